@@ -12,14 +12,14 @@ type Verdict uint8
 // The verdicts. Only Granted lets a run begin and keeps its delivery open; with
 // any other one the store owns the key and the delivery is acked.
 const (
-	Granted       Verdict = iota + 1 // run now, under Record.Fence
-	AlreadyDone                      // settled before
-	Busy                             // another holder runs it
-	NotYet                           // it waits for its Due
-	Doubtful                         // it is IN_DOUBT
-	Buried                           // it is DEAD
-	Mismatch                         // known identity, other payload; nothing was changed
-	Created                          // Put: the record is new
+	Granted     Verdict = iota + 1 // run now, under Record.Fence
+	AlreadyDone                    // settled before
+	Busy                           // another holder runs it
+	NotYet                         // it waits for its Due
+	Doubtful                       // it is IN_DOUBT
+	Buried                         // it is DEAD
+	Mismatch                       // known identity, other payload; nothing was changed
+	Created                        // Put: the record is new
 )
 
 var verdictNames = [...]string{"", "granted", "done", "busy", "waiting", "in_doubt", "dead", "mismatch", "created"}

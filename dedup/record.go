@@ -2,13 +2,13 @@
 // may settle it, and what its record says. Decide is the whole protocol as one
 // pure function; a Store is the I/O around it.
 //
-//	           Acquire                 Commit
-//	 (free) ─────────────▶ STARTED ─────────────────▶ DONE (outcome done | dropped)
-//	    ▲                    │ │ │
-//	    │   Defer: no effect,│ │ └── Doubt: unknown, irrevocable ─▶ IN_DOUBT ─ Resolve ─▶ DONE | WAITING | DEAD
-//	    │   or unknown and   │ └──── Bury: permanent, exhausted ──▶ DEAD ───── Resolve ─▶ WAITING | DONE(dropped)
-//	    │   retryable        ▼
-//	    └─ expiry (DONE)   WAITING(due, attempts) ─ due ─▶ STARTED
+//	          Acquire                 Commit
+//	(free) ─────────────▶ STARTED ─────────────────▶ DONE (outcome done | dropped)
+//	   ▲                    │ │ │
+//	   │   Defer: no effect,│ │ └── Doubt: unknown, irrevocable ─▶ IN_DOUBT ─ Resolve ─▶ DONE | WAITING | DEAD
+//	   │   or unknown and   │ └──── Bury: permanent, exhausted ──▶ DEAD ───── Resolve ─▶ WAITING | DONE(dropped)
+//	   │   retryable        ▼
+//	   └─ expiry (DONE)   WAITING(due, attempts) ─ due ─▶ STARTED
 //
 // Every change is a compare-and-set on (state, fence). Whoever holds an older
 // fence can change nothing.
