@@ -1,101 +1,273 @@
 // Package queue is the durable queue: an embedded NATS server with JetStream,
 // whose acknowledgements are made good by one sync of the file system for a
-// whole group of events (see Publish). It is the only package that knows NATS.
+// whole group of events (see committer). It is the only package that knows NATS.
 package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"idemd/event"
 )
 
-// MaxMessage is the largest stored event in bytes, its headers included.
-const MaxMessage = 4 << 20
+// MaxMessage is the largest stored event in bytes, its headers included. With
+// the headers of a parked copy it still fits into NATS' payload of 4 MiB.
+const MaxMessage = 4<<20 - headroom
 
-// DefaultPublishTimeout is how long Publish waits for the server.
+// DefaultPublishTimeout is how long Publish waits for the server's
+// acknowledgement before it gives up on a group.
 const DefaultPublishTimeout = 2 * time.Second
+
+// flushTimeout is how long Close waits for the last acks.
+const flushTimeout = 2 * time.Second
 
 // Config says where the queue lives and how much it may hold.
 type Config struct {
 	Dir            string             // directory of its own; made if it is not there
-	MaxBytes       int64              // disk budget of the events; parked copies have their own, a quarter of it
+	MaxBytes       int64              // disk budget of the events; parked copies have a quarter of it, at least 32 MiB, besides
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
-	Fault          func(point string) // crash points for tests; nil in production
+	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
+
+	wrapSync func(sync func() error) func() error // for tests that watch the syncs, or let them fail
 }
 
 // Queue is an open queue. Its methods may be called from many goroutines.
 type Queue struct {
-	failed chan error
-}
+	cfg    Config
+	log    *slog.Logger
+	dir    *os.File
+	sync   func() error
+	srv    *server.Server
+	pub    *nats.Conn // publishing and its acknowledgements
+	read   *nats.Conn // everything else, so that bulk never delays an acknowledgement
+	js     jetstream.JetStream
+	events jetstream.Stream
+	parked jetstream.Stream
+	commit *committer
 
-// Message is an event with its place in the queue.
-type Message struct {
-	Seq    uint64    // stream sequence
-	Stored time.Time // when it was stored, wall clock, UTC
-	Event  event.Event
+	foreign   atomic.Uint64
+	closing   chan struct{} // closed when Close begins
+	closeOnce sync.Once
+	closeErr  error
+
+	mu        sync.Mutex
+	consumers map[string]*Consumer // open ones by handler
 }
 
 // State is a picture of the queue.
 type State struct {
-	FirstSeq uint64 // of the oldest event that is kept; last + 1 when there is none
+	FirstSeq uint64 // of the oldest event that is kept; LastSeq + 1 when none is
 	LastSeq  uint64 // of the newest event
 	Durable  uint64 // every event up to here survives a power cut
 	Messages uint64 // events kept
-	Bytes    uint64 // what they take on disk
+	Bytes    uint64 // what they take of MaxBytes
 	Parked   uint64 // parked copies
 	Foreign  uint64 // stored messages met by this process that are no events
 }
 
-// Open starts the server in cfg.Dir and returns when what the directory holds
-// is on stable storage.
-func Open(ctx context.Context, cfg Config) (*Queue, error) { return nil, ErrUnavailable }
-
-// Publish stores ev and returns its stream sequence.
-func (q *Queue) Publish(ctx context.Context, ev *event.Event) (uint64, error) {
-	return 0, ErrUnavailable
+// Open starts the server on cfg.Dir and returns when everything that the
+// directory holds is on stable storage. Nothing else may use the directory
+// meanwhile: the server does not lock it. Reading a large store takes seconds
+// per million events after a crash.
+func Open(ctx context.Context, cfg Config) (*Queue, error) {
+	q := &Queue{cfg: cfg, closing: make(chan struct{}), consumers: make(map[string]*Consumer)}
+	if err := q.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open queue %s: %w", cfg.Dir, err), q.shutdown())
+	}
+	return q, nil
 }
 
-// Get returns the message at seq, or ErrMissing.
-func (q *Queue) Get(ctx context.Context, seq uint64) (Message, error) { return Message{}, ErrMissing }
-
-// Park keeps a copy of ev for handler and key. It returns when the copy is on
-// stable storage; an earlier copy for the same handler and key is replaced.
-func (q *Queue) Park(ctx context.Context, handler string, key event.Key, ev *event.Event) error {
-	return ErrUnavailable
+func (q *Queue) open(ctx context.Context) error {
+	if err := q.defaults(); err != nil {
+		return err
+	}
+	syncAlways, err := q.openDir()
+	if err != nil {
+		return err
+	}
+	if q.srv, err = startServer(q.cfg, syncAlways); err != nil {
+		return err
+	}
+	if q.pub, err = connect(q.srv, "publish", q.log); err != nil {
+		return err
+	}
+	if q.read, err = connect(q.srv, "read", q.log); err != nil {
+		return err
+	}
+	if q.js, err = jetstream.New(q.read); err != nil {
+		return fmt.Errorf("use jetstream: %w", err)
+	}
+	if q.events, err = ensureStream(ctx, q.js, q.cfg.Dir, eventsConfig(q.cfg)); err != nil {
+		return err
+	}
+	if q.parked, err = ensureStream(ctx, q.js, q.cfg.Dir, parkedConfig(q.cfg)); err != nil {
+		return err
+	}
+	info, err := q.events.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("read state: %w", err)
+	}
+	if err := q.sync(); err != nil { // what a killed process wrote may still be in memory only
+		return fmt.Errorf("sync: %w", err)
+	}
+	q.commit, err = newCommitter(q.pub, q.cfg, q.sync, info.State.LastSeq)
+	return err
 }
 
-// Parked returns the copy for handler and key, or ErrMissing.
-func (q *Queue) Parked(ctx context.Context, handler string, key event.Key) (Message, error) {
-	return Message{}, ErrMissing
+func (q *Queue) defaults() error {
+	if q.cfg.MaxBytes <= 0 || q.cfg.MaxBytes > maxBudget {
+		return fmt.Errorf("max_bytes %d is not between 1 and %d", q.cfg.MaxBytes, int64(maxBudget))
+	}
+	if q.cfg.PublishTimeout <= 0 {
+		q.cfg.PublishTimeout = DefaultPublishTimeout
+	}
+	if q.cfg.Logger == nil {
+		q.cfg.Logger = slog.Default()
+	}
+	if q.cfg.Fault == nil {
+		q.cfg.Fault = func(string) {}
+	}
+	q.log = q.cfg.Logger
+	return nil
 }
 
-// Unpark removes the copy for handler and key, if there is one.
-func (q *Queue) Unpark(ctx context.Context, handler string, key event.Key) error { return nil }
+// openDir finds out how the directory's file system is synced.
+func (q *Queue) openDir() (syncAlways bool, err error) {
+	if err := os.MkdirAll(q.cfg.Dir, 0o750); err != nil {
+		return false, fmt.Errorf("make directory: %w", err)
+	}
+	if q.dir, err = os.Open(q.cfg.Dir); err != nil {
+		return false, fmt.Errorf("open directory: %w", err)
+	}
+	if size := capacity(q.dir); size > 0 && uint64(q.cfg.MaxBytes) > size {
+		return false, fmt.Errorf("max_bytes %d is more than the whole file system holds (%d)", q.cfg.MaxBytes, size)
+	}
+	if q.sync, err = groupSync(q.dir); err != nil {
+		return false, err
+	}
+	if q.sync == nil {
+		q.log.Warn("file system cannot be synced as a whole, every event is synced alone and slowly", "dir", q.cfg.Dir)
+		q.sync, syncAlways = func() error { return nil }, true
+	}
+	if q.cfg.wrapSync != nil {
+		q.sync = q.cfg.wrapSync(q.sync)
+	}
+	return syncAlways, nil
+}
+
+// Failed yields the error of a sync that went wrong. It is not retried, since
+// the disk's state is unknown: every later Publish and Park fails, no further
+// event becomes durable, and the process has to end.
+func (q *Queue) Failed() <-chan error { return q.commit.failed }
+
+// Health returns an error when the server says that it cannot store, after the
+// disk was full for instance. That lasts until the queue is opened anew.
+func (q *Queue) Health() error {
+	if err := q.commit.failure(); err != nil {
+		return err
+	}
+	if st := q.srv.Healthz(nil); st.Error != "" {
+		return fmt.Errorf("%w: %s", ErrUnavailable, st.Error)
+	}
+	return nil
+}
 
 // State returns a picture of the queue.
-func (q *Queue) State(ctx context.Context) (State, error) { return State{}, ErrUnavailable }
-
-// Scan calls fn for the durable messages from sequence from (0: the newest)
-// down to the oldest, until fn returns false or an error.
-func (q *Queue) Scan(ctx context.Context, from uint64, fn func(Message) (bool, error)) error {
-	return ErrUnavailable
+func (q *Queue) State(ctx context.Context) (State, error) {
+	ev, err := q.events.Info(ctx)
+	if err != nil {
+		return State{}, fmt.Errorf("read state of events: %w", closedError(err))
+	}
+	parked, err := q.parked.Info(ctx)
+	if err != nil {
+		return State{}, fmt.Errorf("read state of parked: %w", closedError(err))
+	}
+	st := State{
+		FirstSeq: ev.State.FirstSeq, LastSeq: ev.State.LastSeq, Durable: q.commit.durable.load(),
+		Messages: ev.State.Msgs, Bytes: ev.State.Bytes,
+		Parked: parked.State.Msgs, Foreign: q.foreign.Load(),
+	}
+	if st.Messages == 0 {
+		st.FirstSeq = st.LastSeq + 1
+	}
+	return st, nil
 }
 
-// Tail calls fn for every message that becomes durable from now on, in order,
-// until ctx ends.
-func (q *Queue) Tail(ctx context.Context, fn func(Message) error) error { return ErrUnavailable }
+// Close ends the intake, answers what was published, stops the server and syncs
+// once more. When ctx ends before every Publish is answered, the rest of them
+// fail. It returns the same error however often it is called.
+func (q *Queue) Close(ctx context.Context) error {
+	q.closeOnce.Do(func() {
+		err := q.commit.close(ctx)
+		close(q.closing)
+		for _, c := range q.openConsumers() {
+			c.Stop()
+		}
+		if ferr := q.read.FlushTimeout(flushTimeout); ferr != nil { // their messages come again
+			q.log.Warn("last acks not flushed", "error", ferr)
+		}
+		q.closeErr = errors.Join(err, q.shutdown())
+	})
+	return q.closeErr
+}
 
-// Failed yields the error of a sync that went wrong.
-func (q *Queue) Failed() <-chan error { return q.failed }
+// shutdown takes down whatever open has put up.
+func (q *Queue) shutdown() error {
+	for _, nc := range []*nats.Conn{q.read, q.pub} {
+		if nc != nil {
+			nc.Close()
+		}
+	}
+	if q.srv != nil {
+		q.srv.Shutdown()
+		q.srv.WaitForShutdown()
+	}
+	var err error
+	if q.sync != nil && (q.commit == nil || q.commit.failure() == nil) {
+		if err = q.sync(); err != nil {
+			err = fmt.Errorf("sync after shutdown: %w", err)
+		}
+	}
+	if q.dir != nil {
+		err = errors.Join(err, q.dir.Close())
+	}
+	return err
+}
 
-// Delete removes a handler's consumer, if there is one.
-func (q *Queue) Delete(ctx context.Context, handler string) error { return ErrUnavailable }
+// closedError says ErrClosed where NATS says that the connection is.
+func closedError(err error) error {
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return ErrClosed
+	}
+	return err
+}
 
-// Consumers returns the ids of the handlers that have a consumer.
-func (q *Queue) Consumers(ctx context.Context) ([]string, error) { return nil, ErrUnavailable }
-
-// Close stops the queue.
-func (q *Queue) Close(ctx context.Context) error { return nil }
+// Publish stores ev and returns its stream sequence. When it returns without an
+// error, the event survives a power cut. It returns ErrFull when the budget is
+// used up, ErrTooLarge for an event over MaxMessage, ErrUnavailable when the
+// server did not answer in time or a sync went wrong, ErrClosed after Close and
+// ctx's error when ctx ends first; after ErrUnavailable and ctx's error the
+// event may be stored all the same. The body is not copied: it must not change.
+func (q *Queue) Publish(ctx context.Context, ev *event.Event) (uint64, error) {
+	msg, err := encode(ev)
+	if err != nil {
+		return 0, fmt.Errorf("publish event: %w", err)
+	}
+	msg.Subject = eventSubject(ev)
+	seq, err := q.commit.do(ctx, msg)
+	if err != nil {
+		return 0, fmt.Errorf("publish event: %w", err)
+	}
+	return seq, nil
+}

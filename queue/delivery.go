@@ -1,0 +1,55 @@
+package queue
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"idemd/event"
+)
+
+// Message is an event with its place in the queue.
+type Message struct {
+	Seq    uint64    // stream sequence
+	Stored time.Time // when the server stored it, wall clock, UTC
+	Event  event.Event
+}
+
+// Delivery is one delivery of a message to a handler. It is open until Ack or
+// Nak, or until AckWait has passed without InProgress: then it comes again, as
+// another Delivery. What is said about a delivery that is no longer open changes
+// nothing, or settles the newer one: that is why a claim has to guard it.
+type Delivery struct {
+	Message
+	Redelivered bool // the message was delivered before
+
+	conn  *nats.Conn
+	reply string
+	touch func()
+}
+
+// Ack says that the message is settled and must not come again. It is not
+// durable: after a crash the message may come again all the same.
+func (d *Delivery) Ack() error { return d.answer("ack", []byte("+ACK")) }
+
+// Nak asks for the message again after delay, at once when it is zero.
+func (d *Delivery) Nak(delay time.Duration) error {
+	body := []byte("-NAK")
+	if delay > 0 {
+		body = append(body, ` {"delay": `+strconv.FormatInt(delay.Nanoseconds(), 10)+"}"...)
+	}
+	return d.answer("nak", body)
+}
+
+// InProgress lets AckWait begin anew.
+func (d *Delivery) InProgress() error { return d.answer("mark in progress", []byte("+WPI")) }
+
+func (d *Delivery) answer(verb string, body []byte) error {
+	if err := d.conn.Publish(d.reply, body); err != nil {
+		return fmt.Errorf("%s delivery %d: %w", verb, d.Seq, closedError(err))
+	}
+	d.touch()
+	return nil
+}
