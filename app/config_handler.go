@@ -1,0 +1,166 @@
+package app
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The kinds of handlers.
+const (
+	kindHTTP = "http"
+	kindLog  = "log"
+)
+
+func (v *validation) handlers() {
+	names := map[string]string{}
+	for i := range v.c.Handlers {
+		table := fmt.Sprintf("handler[%d]", i+1)
+		h := &v.c.Handlers[i]
+		v.names(table, h.Name, h.ID, names)
+		v.handlerSources(table, h)
+		for j, t := range h.Types {
+			v.typePattern(fmt.Sprintf("%s.types[%d]", table, j+1), t)
+		}
+		v.effect(table, h)
+		v.runs(table, h)
+		v.oneOf(table+".on_mismatch", h.OnMismatch, "park", "drop")
+		if v.c.has(table + ".cold") {
+			v.cold(table+".cold", h.Cold)
+		}
+		v.oneOf(table+".kind", h.Kind, kindHTTP, kindLog)
+		switch h.Kind {
+		case kindHTTP:
+			v.http(table, h)
+		case kindLog:
+			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers")
+		}
+	}
+}
+
+func (v *validation) handlerSources(table string, h *HandlerConfig) {
+	var known []string
+	for i := range v.c.Sources {
+		known = append(known, v.c.Sources[i].Name)
+	}
+	example := "demo"
+	if len(known) > 0 {
+		example = known[0]
+	}
+	v.required(table, "sources", len(h.Sources) == 0, fmt.Sprintf("write sources = [%q]", example))
+	for j, s := range h.Sources {
+		at := fmt.Sprintf("%s.sources[%d]", table, j+1)
+		switch {
+		case !slices.Contains(known, s):
+			v.add(at, fmt.Sprintf("there is no source %q", s), suggest(s, known))
+		case slices.Index(h.Sources, s) < j:
+			v.add(at, fmt.Sprintf("%q is there twice", s), "remove one of the two")
+		}
+	}
+}
+
+// typePattern allows a * at the end only, where it matches any rest.
+func (v *validation) typePattern(at, pattern string) {
+	if i := strings.IndexByte(pattern, '*'); pattern == "" || i >= 0 && i < len(pattern)-1 {
+		v.add(at, fmt.Sprintf("%q is not a type", pattern), `write a type, or its beginning and *: "change_contact.*"`)
+	}
+}
+
+func (v *validation) effect(table string, h *HandlerConfig) {
+	const effects = `write "idempotent" (a second run changes nothing), "retryable" (a second run is bearable) or "irrevocable" (never run twice)`
+	at := table + ".effect"
+	switch h.Effect {
+	case "idempotent":
+		v.optional(table+".store_unavailable", h.StoreUnavailable, "refuse", "allow")
+		if v.c.has(table + ".on_mismatch") {
+			v.add(table+".on_mismatch", "means nothing for an idempotent handler: no record tells payloads apart", "remove it")
+		}
+		return
+	case "retryable", "irrevocable":
+	default:
+		what := fmt.Sprintf("%q is not an effect", h.Effect)
+		if !v.c.has(at) {
+			what = "is missing"
+		}
+		v.add(at, what, effects)
+		return
+	}
+	store := table + ".store_unavailable"
+	switch {
+	case h.Effect == "irrevocable" && h.StoreUnavailable == "allow":
+		v.add(store, `"allow" runs events without a claim, which an irrevocable handler must not`, `write "refuse"`)
+	case h.StoreUnavailable == "" && !v.c.has(store):
+		v.add(store, "is missing: what to do while claims cannot be stored", `write "refuse" (wait) or "allow" (run, and risk a repeat)`)
+	default:
+		v.oneOf(store, h.StoreUnavailable, "refuse", "allow")
+	}
+}
+
+// The bounds of how a handler runs.
+const (
+	maxTimeout     = Duration(time.Hour)
+	maxConcurrency = 1024
+	maxRetries     = 100
+)
+
+func (v *validation) runs(table string, h *HandlerConfig) {
+	if h.Timeout < Duration(time.Millisecond) || h.Timeout > maxTimeout {
+		v.add(table+".timeout", fmt.Sprintf("%s is not between 1ms and %s", h.Timeout, maxTimeout), `write "30s"`)
+	}
+	if h.Concurrency < 1 || h.Concurrency > maxConcurrency {
+		v.add(table+".concurrency", fmt.Sprintf("%d is not between 1 and %d", h.Concurrency, maxConcurrency), "write 8")
+	}
+	if len(h.Retry) > maxRetries {
+		v.add(table+".retry", fmt.Sprintf("has %d waits, more than %d", len(h.Retry), maxRetries), "write fewer and longer ones")
+	}
+	for j, d := range h.Retry {
+		if d <= 0 {
+			v.add(fmt.Sprintf("%s.retry[%d]", table, j+1), "is no wait at all", `write at least "1s"`)
+		}
+	}
+}
+
+func (v *validation) http(table string, h *HandlerConfig) {
+	v.required(table, "url", h.URL == "", `write "http://host:port/path"`)
+	if h.URL != "" {
+		v.httpURL(table+".url", h.URL)
+	}
+	v.secret(table+".secret", h.Secret)
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		v.header(join(table+".headers", name), name, h.Headers[name])
+	}
+	for _, status := range slices.Sorted(maps.Keys(h.Answers)) {
+		at := join(table+".answers", status)
+		if n, err := strconv.Atoi(status); err != nil || n < 200 || n > 599 || strconv.Itoa(n) != status {
+			v.add(at, "is not an HTTP status between 200 and 599", `write answers = { "409" = "done" }`)
+			continue
+		}
+		v.oneOf(at, h.Answers[status], answers()...)
+	}
+}
+
+// answers are the meanings that a handler's status may be given.
+func answers() []string { return []string{"done", "retry", "permanent", "unknown"} }
+
+// header checks one of the handler's own headers. Those that idemd or HTTP
+// itself writes are not the configuration's.
+func (v *validation) header(at, name string, value Secret) {
+	canonical := http.CanonicalHeaderKey(name)
+	reserved := strings.HasPrefix(canonical, "Idemd-") || strings.HasPrefix(canonical, "Ce-") || strings.HasPrefix(canonical, "Webhook-")
+	switch canonical {
+	case "Idempotency-Key", "Content-Type", "Content-Length", "Host", "Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Expect":
+		reserved = true
+	}
+	switch {
+	case !headerName(name):
+		v.add(at, "is not the name of a header", `write headers = { Authorization = "env:NAME" }`)
+	case reserved:
+		v.add(at, "is a header that idemd writes itself", "remove it")
+	case canonical == "Authorization" || canonical == "Proxy-Authorization" || canonical == "Cookie":
+		v.secret(at, value)
+	}
+}

@@ -1,0 +1,225 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// validation collects what is wrong in a configuration whose values have the
+// right types.
+type validation struct {
+	c        *Config
+	broken   func(path string) bool // already reported
+	problems []Problem
+}
+
+// validate checks all rules. Nothing is said about a value that broken knows.
+func (c *Config) validate(broken func(path string) bool) []Problem {
+	v := &validation{c: c, broken: broken}
+	v.process()
+	v.sources()
+	v.handlers()
+	return v.problems
+}
+
+// add reports path, unless something is reported there already.
+func (v *validation) add(path, what, hint string) {
+	if v.broken(path) {
+		return
+	}
+	v.problems = append(v.problems, Problem{Path: path, Line: v.c.line(path), What: what, Hint: hint})
+}
+
+// line is where path stands; for an absent key, where its table begins.
+func (c *Config) line(path string) int {
+	for path != "" {
+		if line, ok := c.places[path]; ok {
+			return line
+		}
+		path = path[:max(strings.LastIndexByte(path, '.'), 0)]
+	}
+	return 0
+}
+
+func (c *Config) has(path string) bool {
+	_, ok := c.places[path]
+	return ok
+}
+
+// inOrder sorts problems as they stand in the file and puts names into their
+// paths: handler[2] "crm".timeout.
+func (c *Config) inOrder(problems []Problem) []Problem {
+	for i := range problems {
+		problems[i].Path = c.label(problems[i].Path)
+	}
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
+	})
+	return problems
+}
+
+func (c *Config) label(path string) string {
+	head, rest, found := strings.Cut(path, "]")
+	if !found {
+		return path
+	}
+	table, number, _ := strings.Cut(head, "[")
+	n, err := strconv.Atoi(number)
+	name := ""
+	switch {
+	case err != nil || n < 1:
+	case table == "source" && n <= len(c.Sources):
+		name = c.Sources[n-1].Name
+	case table == "handler" && n <= len(c.Handlers):
+		name = c.Handlers[n-1].Name
+	}
+	if name == "" {
+		return path
+	}
+	return head + "] " + strconv.Quote(name) + rest
+}
+
+func (v *validation) process() {
+	c := v.c
+	if c.DataDir == "" {
+		v.add("data_dir", "is empty", `write the directory for idemd's data, such as "/var/lib/idemd"`)
+	}
+	v.oneOf("environment", string(c.Environment), string(Production), string(Test))
+	if host, port, err := net.SplitHostPort(c.Receiver.Listen); err != nil {
+		v.add("receiver.listen", fmt.Sprintf("%q is not host:port", c.Receiver.Listen), `write "127.0.0.1:8420", or ":8420" for all addresses`)
+	} else if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		v.add("receiver.listen", fmt.Sprintf("%q has no port between 0 and 65535", c.Receiver.Listen), `write "127.0.0.1:8420"`)
+	} else if n == 0 && c.Environment == Production {
+		v.add("receiver.listen", "port 0 is a new port at every start", "write the port that the platform calls")
+	} else if strings.ContainsAny(host, "/ ") {
+		v.add("receiver.listen", fmt.Sprintf("%q is not an address", host), `write "127.0.0.1:8420"`)
+	}
+	v.body("receiver.max_body", c.Receiver.MaxBody)
+	if n := c.Receiver.InFlight; n < 1 || n > 65536 {
+		v.add("receiver.in_flight", fmt.Sprintf("%d is not between 1 and 65536", n), "write 512")
+	}
+	if c.has("queue.max_bytes") && c.Queue.MaxBytes < minQueue {
+		v.add("queue.max_bytes", fmt.Sprintf("%s is too small for a queue", c.Queue.MaxBytes), "write at least "+strconv.Quote(minQueue.String()))
+	}
+	if c.Windows.ReplayLimit <= 0 {
+		v.add("windows.replay_limit", "must be longer than nothing", `write "14d"`)
+	}
+	v.cold("windows.cold", c.Windows.Cold)
+}
+
+// The bounds of sizes.
+const (
+	minQueue = 16 * MiB
+	minBody  = KiB
+	maxBody  = 3 * MiB // with its headers within the queue's largest message, 4 MiB
+)
+
+func (v *validation) body(path string, size Size) {
+	if size < minBody || size > maxBody {
+		v.add(path, fmt.Sprintf("%s is not between %s and %s", size, minBody, maxBody), `write "1MiB"`)
+	}
+}
+
+func (v *validation) cold(path string, cold Duration) {
+	if limit := v.c.Windows.ReplayLimit; cold < limit && !v.broken("windows.replay_limit") {
+		v.add(path, fmt.Sprintf("%s is shorter than windows.replay_limit, %s: a replayed event could run again unnoticed", cold, limit),
+			fmt.Sprintf("write at least %q, or lower replay_limit", limit))
+	}
+}
+
+// oneOf reports a word that is none of the allowed ones. An absent key that has
+// no default is reported as missing.
+func (v *validation) oneOf(path, word string, allowed ...string) {
+	if slices.Contains(allowed, word) {
+		return
+	}
+	quoted := make([]string, len(allowed))
+	for i, a := range allowed {
+		quoted[i] = strconv.Quote(a)
+	}
+	hint := "write " + strings.Join(quoted, " or ")
+	if !v.c.has(path) {
+		v.add(path, "is missing", hint)
+		return
+	}
+	v.add(path, fmt.Sprintf("%q is not one of its values", word), hint)
+}
+
+func (v *validation) optional(path, word string, allowed ...string) {
+	if word != "" || v.c.has(path) {
+		v.oneOf(path, word, allowed...)
+	}
+}
+
+// only reports keys that mean nothing beside the scheme or kind of their table.
+func (v *validation) only(table, reason string, keys ...string) {
+	for _, key := range keys {
+		if path := table + "." + key; v.c.has(path) {
+			v.add(path, "means nothing here: "+reason, "remove it")
+		}
+	}
+}
+
+func identifier() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) }
+
+// names checks the name and id of a table, and that no other table of its kind
+// has the same. seen is kept over all tables of the kind.
+func (v *validation) names(table, name, id string, seen map[string]string) {
+	const hint = "write 1 to 64 letters, digits, - or _"
+	word := identifier()
+	switch {
+	case name == "" && !v.c.has(table+".name"):
+		v.add(table+".name", "is missing", hint)
+	case !word.MatchString(name):
+		v.add(table+".name", fmt.Sprintf("%q is not a name", name), hint)
+	default:
+		v.unique(table+".name", "name", name, table, seen)
+	}
+	at := table + ".id"
+	switch {
+	case id == "" && v.c.has(at), id != "" && !word.MatchString(id):
+		v.add(at, fmt.Sprintf("%q is not an id", id), hint)
+	case id == "":
+		id, at = name, table+".name"
+	}
+	if word.MatchString(id) && seen["name "+name] == table {
+		v.unique(at, "id", id, table, seen)
+	}
+}
+
+func (v *validation) unique(path, what, value, table string, seen map[string]string) {
+	key := what + " " + value
+	if first, taken := seen[key]; taken && first != table {
+		v.add(path, fmt.Sprintf("%q is the %s of %s, too", value, what, v.c.label(first)), "give each its own "+what)
+		return
+	}
+	seen[key] = table
+}
+
+func (v *validation) secret(path string, s Secret) {
+	if s.IsLiteral() && v.c.Environment != Test {
+		v.add(path, "the secret itself stands in the configuration", secretHint+`; a literal one is for environment = "test"`)
+	}
+}
+
+// httpURL reports what is no address that a request can be sent to.
+func (v *validation) httpURL(path, text string) {
+	const hint = `write "http://host:port/path"`
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		v.add(path, "is not a URL", hint)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		v.add(path, "is not an http or https URL with a host", hint)
+	case u.User != nil:
+		v.add(path, "holds a user name or password", `put it into headers = { Authorization = "env:NAME" }`)
+	case u.Fragment != "":
+		v.add(path, "holds a #fragment, which is never sent", "remove it")
+	}
+}
