@@ -1,0 +1,201 @@
+// Package receiver is where platforms call: it reads a request within limits,
+// lets the source's Scheme authenticate and identify it, has the event stored,
+// and only then answers what the platform wants to hear. It does nothing else:
+// no handler runs here and no duplicate is decided here.
+//
+// A Scheme is one platform's protocol. Two are here: token, for senders that
+// share a secret, and wecom. XML payloads become JSON by one mapping, see
+// document.appendJSON; JSON payloads are delivered byte for byte.
+//
+// What cannot be stored is refused in the way that makes the platform call
+// again, see SourceConfig.OnRefuse. Nothing is written for a request that is
+// not authenticated.
+//
+// Headers by which a request could ask for a dedupe window, a debug dump or a
+// batch are not looked at: that is for the configuration and the operator.
+package receiver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"idemd/event"
+)
+
+// Defaults and limits of Config.
+const (
+	DefaultInFlight    = 512
+	DefaultReadTimeout = 4 * time.Second
+	MaxReadTimeout     = 5 * time.Second // platforms wait no longer
+)
+
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
+// Config is what a Receiver is made of.
+type Config struct {
+	Sources []SourceConfig
+
+	// Publish stores an event and returns when it is on stable storage. An error
+	// says that it may not be. It must be safe for concurrent use and keep to ctx.
+	Publish func(ctx context.Context, ev *event.Event) error
+
+	InFlight    int              // requests at a time; default DefaultInFlight
+	ReadTimeout time.Duration    // for one request's body; default DefaultReadTimeout
+	Retention   time.Duration    // MaxAge of sources that do not say; default DefaultMaxAge
+	Logger      *slog.Logger     // default: no log
+	Now         func() time.Time // wall clock for ages and Event.Received; default time.Now
+}
+
+// State says whether a Receiver takes events.
+type State int32
+
+// The states. A Receiver begins with StateStarting.
+const (
+	StateStarting State = iota // the store or the queue is not open yet
+	StateReady                 // takes events
+	StateBlocked               // something that passes by itself forbids it, such as a full disk
+	StateDraining              // the process is stopping
+)
+
+// Receiver serves the callback URLs of all sources. It is safe for concurrent
+// use. It owns no goroutine.
+type Receiver struct {
+	cfg      Config
+	sources  []*source
+	state    atomic.Int32
+	inFlight atomic.Int64
+	mux      *http.ServeMux
+}
+
+// source is a SourceConfig at work.
+type source struct {
+	id      string
+	scheme  Scheme
+	rules   event.FingerprintRules
+	maxBody int64
+	hold    bool
+	holding atomic.Int64
+	counters
+	logged logLimit
+}
+
+// New makes a Receiver in StateStarting. Its error joins all problems of the
+// sources.
+func New(cfg Config) (*Receiver, error) {
+	cfg.InFlight = cmp.Or(cfg.InFlight, DefaultInFlight)
+	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, DefaultReadTimeout)
+	cfg.Retention = cmp.Or(cfg.Retention, DefaultMaxAge)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Publish == nil {
+		return nil, errors.New("make receiver: Publish is nil")
+	}
+	if cfg.InFlight < 0 || cfg.ReadTimeout < 0 || cfg.ReadTimeout > MaxReadTimeout {
+		return nil, fmt.Errorf("make receiver: in-flight bound %d or read timeout %s out of range", cfg.InFlight, cfg.ReadTimeout)
+	}
+	problems := Validate(cfg.Sources)
+	if len(problems) == 0 {
+		problems = ValidateSecrets(cfg.Sources)
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("make receiver: %w", joinProblems(problems))
+	}
+	rc := &Receiver{cfg: cfg, mux: http.NewServeMux()}
+	rc.mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
+	rc.mux.HandleFunc("GET "+readyPath, rc.ready)
+	for _, c := range cfg.Sources {
+		rc.add(c)
+	}
+	return rc, nil
+}
+
+func joinProblems(problems []Problem) error {
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = p
+	}
+	return errors.Join(errs...)
+}
+
+// add serves a source whose configuration has no problems.
+func (rc *Receiver) add(c SourceConfig) {
+	if c.Scheme == "wecom" {
+		c.MaxAge = cmp.Or(c.MaxAge, rc.cfg.Retention)
+	}
+	scheme, _ := schemes[c.Scheme].build(c)
+	s := &source{
+		id:      c.EffectiveID(),
+		scheme:  scheme,
+		rules:   c.rules(),
+		maxBody: c.maxBody(),
+		hold:    c.onRefuse() == OnRefuseHold,
+	}
+	rc.sources = append(rc.sources, s)
+	pattern := c.EffectivePath()
+	if strings.HasSuffix(pattern, "/") {
+		pattern += "{$}"
+	}
+	rc.mux.HandleFunc("POST "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.post(s, w, r) })
+	if ch, ok := scheme.(Challenger); ok {
+		rc.mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.challenge(s, ch, w, r) })
+	}
+}
+
+// ServeHTTP serves the sources' URLs, /healthz and /readyz.
+func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) { rc.mux.ServeHTTP(w, r) }
+
+// NewServer makes the HTTP server that a Receiver wants to be behind: headers
+// and idle connections have deadlines, bodies get theirs from the Receiver, and
+// an answer may take as long as a request may be held.
+func (rc *Receiver) NewServer() *http.Server {
+	return &http.Server{
+		Handler:           rc,
+		ReadHeaderTimeout: rc.cfg.ReadTimeout,
+		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(rc.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// SetReady changes whether events are taken. Requests that were let in before
+// go on.
+func (rc *Receiver) SetReady(s State) { rc.state.Store(int32(s)) }
+
+// State gives what SetReady last set.
+func (rc *Receiver) State() State { return State(rc.state.Load()) }
+
+func (rc *Receiver) ready(w http.ResponseWriter, _ *http.Request) {
+	if rc.State() != StateReady {
+		writeText(w, http.StatusServiceUnavailable, "not ready\n")
+		return
+	}
+	writeText(w, http.StatusOK, "ok\n")
+}
+
+// Stats gives what every source has counted since New, in the order of
+// Config.Sources.
+func (rc *Receiver) Stats() []SourceStats {
+	all := make([]SourceStats, 0, len(rc.sources))
+	for _, s := range rc.sources {
+		all = append(all, s.stats(s.id, s.holding.Load()))
+	}
+	return slices.Clip(all)
+}
+
+// InFlight is the number of requests that are being worked on, without held ones.
+func (rc *Receiver) InFlight() int64 { return rc.inFlight.Load() }
