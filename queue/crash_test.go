@@ -80,7 +80,7 @@ func TestQueue_KillLosesNoAcceptedEvent(t *testing.T) {
 	for round := range 3 {
 		accepted = append(accepted, runAndKill(t, dir, round, 300+500*round)...)
 
-		q := open(t, Config{Dir: dir})
+		q := open(t, Config{Dir: dir, Logger: logOf(t, "Filestore [EVENTS]")}) // the server tells that it was killed
 		kept := make(map[string]int)
 		if err := q.Scan(t.Context(), 0, func(m Message) (bool, error) {
 			kept[m.Event.Identity.ID]++

@@ -205,7 +205,10 @@ func (q *Queue) backwards(msgs []*nats.Msg, hi uint64, fn func(Message) (bool, e
 // It returns fn's error, ctx's error when ctx ends, or ErrClosed after Close.
 // Messages that are no events are left out and counted in State.Foreign.
 func (q *Queue) Tail(ctx context.Context, fn func(Message) error) error {
-	next := q.commit.durable.load() + 1
+	return q.tailFrom(ctx, q.commit.durable.load()+1, fn)
+}
+
+func (q *Queue) tailFrom(ctx context.Context, next uint64, fn func(Message) error) error {
 	for {
 		if err := q.commit.durable.wait(ctx, q.closing, next); err != nil {
 			return err
