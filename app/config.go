@@ -102,6 +102,7 @@ type HandlerConfig struct {
 	OnMismatch       string            `toml:"on_mismatch"`
 	Cold             Duration          `toml:"cold"`    // 0: that of [windows]
 	Answers          map[string]string `toml:"answers"` // status -> what it means
+	Proxy            string            `toml:"proxy"`
 }
 
 // Default gives a configuration without sources and handlers.
@@ -199,7 +200,7 @@ func (c *Config) fill() {
 		setIfZero(&s.ID, s.Name)
 		setIfZero(&s.Path, "/in/"+s.Name)
 		setIfZero(&s.MaxBody, c.Receiver.MaxBody)
-		if s.MaxAge == (Age{}) {
+		if s.MaxAge == (Age{}) && s.Scheme == schemeWeCom {
 			s.MaxAge.Limit = c.Windows.Cold
 		}
 	}

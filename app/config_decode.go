@@ -132,7 +132,7 @@ func (d *decoder) list(n *node, path string, v reflect.Value) {
 	}
 	items := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
 	for i, m := range n.items {
-		at := fmt.Sprintf("%s[%d]", path, i+1)
+		at := fmt.Sprintf("%s[%d]", path, i)
 		d.places[at] = m.line
 		item := items.Index(i)
 		if fresh, ok := item.Addr().Interface().(defaulter); ok {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -17,14 +18,14 @@ const (
 )
 
 func (v *validation) handlers() {
-	names := map[string]string{}
 	for i := range v.c.Handlers {
-		table := fmt.Sprintf("handler[%d]", i+1)
+		table := fmt.Sprintf("handler[%d]", i)
 		h := &v.c.Handlers[i]
-		v.names(table, h.Name, h.ID, names)
+		v.name(table, h.Name, h.ID)
+		v.unique(i)
 		v.handlerSources(table, h)
 		for j, t := range h.Types {
-			v.typePattern(fmt.Sprintf("%s.types[%d]", table, j+1), t)
+			v.typePattern(fmt.Sprintf("%s.types[%d]", table, j), t)
 		}
 		v.effect(table, h)
 		v.runs(table, h)
@@ -37,7 +38,22 @@ func (v *validation) handlers() {
 		case kindHTTP:
 			v.http(table, h)
 		case kindLog:
-			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers")
+			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers", "proxy")
+		}
+	}
+}
+
+// unique reports a name or an id that an earlier handler has.
+func (v *validation) unique(i int) {
+	h := &v.c.Handlers[i]
+	for j := range v.c.Handlers[:i] {
+		first := &v.c.Handlers[j]
+		table, other := fmt.Sprintf("handler[%d]", i), v.c.label(fmt.Sprintf("handler[%d]", j))
+		switch {
+		case h.Name == first.Name:
+			v.add(table+".name", fmt.Sprintf("%q is the name of %s, too", h.Name, other), "give each its own name")
+		case cmp.Or(h.ID, h.Name) == cmp.Or(first.ID, first.Name):
+			v.add(table+".id", fmt.Sprintf("%q is the id of %s, too", cmp.Or(h.ID, h.Name), other), "give each its own id")
 		}
 	}
 }
@@ -53,7 +69,7 @@ func (v *validation) handlerSources(table string, h *HandlerConfig) {
 	}
 	v.required(table, "sources", len(h.Sources) == 0, fmt.Sprintf("write sources = [%q]", example))
 	for j, s := range h.Sources {
-		at := fmt.Sprintf("%s.sources[%d]", table, j+1)
+		at := fmt.Sprintf("%s.sources[%d]", table, j)
 		switch {
 		case !slices.Contains(known, s):
 			v.add(at, fmt.Sprintf("there is no source %q", s), suggest(s, known))
@@ -119,7 +135,7 @@ func (v *validation) runs(table string, h *HandlerConfig) {
 	}
 	for j, d := range h.Retry {
 		if d <= 0 {
-			v.add(fmt.Sprintf("%s.retry[%d]", table, j+1), "is no wait at all", `write at least "1s"`)
+			v.add(fmt.Sprintf("%s.retry[%d]", table, j), "is no wait at all", `write at least "1s"`)
 		}
 	}
 }
@@ -128,6 +144,9 @@ func (v *validation) http(table string, h *HandlerConfig) {
 	v.required(table, "url", h.URL == "", `write "http://host:port/path"`)
 	if h.URL != "" {
 		v.httpURL(table+".url", h.URL)
+	}
+	if v.c.has(table + ".proxy") {
+		v.httpURL(table+".proxy", h.Proxy)
 	}
 	v.secret(table+".secret", h.Secret)
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
@@ -144,7 +163,7 @@ func (v *validation) http(table string, h *HandlerConfig) {
 }
 
 // answers are the meanings that a handler's status may be given.
-func answers() []string { return []string{"done", "retry", "permanent", "unknown"} }
+func answers() []string { return []string{"done", "no-effect", "permanent", "unknown"} }
 
 // header checks one of the handler's own headers. Those that idemd or HTTP
 // itself writes are not the configuration's.
@@ -162,5 +181,24 @@ func (v *validation) header(at, name string, value Secret) {
 		v.add(at, "is a header that idemd writes itself", "remove it")
 	case canonical == "Authorization" || canonical == "Proxy-Authorization" || canonical == "Cookie":
 		v.secret(at, value)
+	}
+}
+
+// headerName reports whether s can be the name of an HTTP header.
+func headerName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	})
+}
+
+// required reports a key that is absent or empty.
+func (v *validation) required(table, key string, missing bool, hint string) {
+	at := table + "." + key
+	switch {
+	case !missing:
+	case v.c.has(at):
+		v.add(at, "is empty", hint)
+	default:
+		v.add(at, "is missing", hint)
 	}
 }

@@ -150,8 +150,8 @@ sources = ["a"]
 		t.Fatal(err)
 	}
 	s, h := c.Sources[0], c.Handlers[0]
-	got := []any{c.DataDir, s.ID, s.Path, s.MaxBody, s.MaxAge.Limit, h.ID, h.Cold, h.Timeout.Std()}
-	want := []any{"/srv/x/data", "a", "/in/a", MiB, Duration(20 * day), "b", Duration(20 * day), 30 * time.Second}
+	got := []any{c.DataDir, s.ID, s.Path, s.MaxBody, h.ID, h.Cold, h.Timeout.Std()}
+	want := []any{"/srv/x/data", "a", "/in/a", MiB, "b", Duration(20 * day), 30 * time.Second}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

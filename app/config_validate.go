@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"idemd/receiver"
 )
 
 // validation collects what is wrong in a configuration whose values have the
@@ -30,7 +32,7 @@ func (c *Config) validate(broken func(path string) bool) []Problem {
 
 // add reports path, unless something is reported there already.
 func (v *validation) add(path, what, hint string) {
-	if v.broken(path) {
+	if v.broken(path) || slices.ContainsFunc(v.problems, func(p Problem) bool { return p.Path == path }) {
 		return
 	}
 	v.problems = append(v.problems, Problem{Path: path, Line: v.c.line(path), What: what, Hint: hint})
@@ -53,7 +55,7 @@ func (c *Config) has(path string) bool {
 }
 
 // inOrder sorts problems as they stand in the file and puts names into their
-// paths: handler[2] "crm".timeout.
+// paths: handler[1] "crm".timeout.
 func (c *Config) inOrder(problems []Problem) []Problem {
 	for i := range problems {
 		problems[i].Path = c.label(problems[i].Path)
@@ -73,11 +75,11 @@ func (c *Config) label(path string) string {
 	n, err := strconv.Atoi(number)
 	name := ""
 	switch {
-	case err != nil || n < 1:
-	case table == "source" && n <= len(c.Sources):
-		name = c.Sources[n-1].Name
-	case table == "handler" && n <= len(c.Handlers):
-		name = c.Handlers[n-1].Name
+	case err != nil || n < 0:
+	case table == "source" && n < len(c.Sources):
+		name = c.Sources[n].Name
+	case table == "handler" && n < len(c.Handlers):
+		name = c.Handlers[n].Name
 	}
 	if name == "" {
 		return path
@@ -100,7 +102,9 @@ func (v *validation) process() {
 	} else if strings.ContainsAny(host, "/ ") {
 		v.add("receiver.listen", fmt.Sprintf("%q is not an address", host), `write "127.0.0.1:8420"`)
 	}
-	v.body("receiver.max_body", c.Receiver.MaxBody)
+	if n := c.Receiver.MaxBody; n < KiB || n > receiver.MaxMaxBody {
+		v.add("receiver.max_body", fmt.Sprintf("%s is not between 1KiB and %s", n, Size(receiver.MaxMaxBody)), `write "1MiB"`)
+	}
 	if n := c.Receiver.InFlight; n < 1 || n > 65536 {
 		v.add("receiver.in_flight", fmt.Sprintf("%d is not between 1 and 65536", n), "write 512")
 	}
@@ -113,18 +117,8 @@ func (v *validation) process() {
 	v.cold("windows.cold", c.Windows.Cold)
 }
 
-// The bounds of sizes.
-const (
-	minQueue = 16 * MiB
-	minBody  = KiB
-	maxBody  = 3 * MiB // with its headers within the queue's largest message, 4 MiB
-)
-
-func (v *validation) body(path string, size Size) {
-	if size < minBody || size > maxBody {
-		v.add(path, fmt.Sprintf("%s is not between %s and %s", size, minBody, maxBody), `write "1MiB"`)
-	}
-}
+// minQueue is the smallest queue that is worth having.
+const minQueue = 16 * MiB
 
 func (v *validation) cold(path string, cold Duration) {
 	if limit := v.c.Windows.ReplayLimit; cold < limit && !v.broken("windows.replay_limit") {
@@ -168,38 +162,18 @@ func (v *validation) only(table, reason string, keys ...string) {
 
 func identifier() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) }
 
-// names checks the name and id of a table, and that no other table of its kind
-// has the same. seen is kept over all tables of the kind.
-func (v *validation) names(table, name, id string, seen map[string]string) {
+// name reports a name that is missing or no name, and an id that is no id.
+func (v *validation) name(table, name, id string) {
 	const hint = "write 1 to 64 letters, digits, - or _"
 	word := identifier()
-	switch {
-	case name == "" && !v.c.has(table+".name"):
+	if name == "" && !v.c.has(table+".name") {
 		v.add(table+".name", "is missing", hint)
-	case !word.MatchString(name):
+	} else if !word.MatchString(name) {
 		v.add(table+".name", fmt.Sprintf("%q is not a name", name), hint)
-	default:
-		v.unique(table+".name", "name", name, table, seen)
 	}
-	at := table + ".id"
-	switch {
-	case id == "" && v.c.has(at), id != "" && !word.MatchString(id):
+	if at := table + ".id"; (id != "" || v.c.has(at)) && !word.MatchString(id) {
 		v.add(at, fmt.Sprintf("%q is not an id", id), hint)
-	case id == "":
-		id, at = name, table+".name"
 	}
-	if word.MatchString(id) && seen["name "+name] == table {
-		v.unique(at, "id", id, table, seen)
-	}
-}
-
-func (v *validation) unique(path, what, value, table string, seen map[string]string) {
-	key := what + " " + value
-	if first, taken := seen[key]; taken && first != table {
-		v.add(path, fmt.Sprintf("%q is the %s of %s, too", value, what, v.c.label(first)), "give each its own "+what)
-		return
-	}
-	seen[key] = table
 }
 
 func (v *validation) secret(path string, s Secret) {
@@ -218,7 +192,7 @@ func (v *validation) httpURL(path, text string) {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		v.add(path, "is not an http or https URL with a host", hint)
 	case u.User != nil:
-		v.add(path, "holds a user name or password", `put it into headers = { Authorization = "env:NAME" }`)
+		v.add(path, "holds a user name or password", `remove it; for a handler write headers = { Authorization = "env:NAME" }`)
 	case u.Fragment != "":
 		v.add(path, "holds a #fragment, which is never sent", "remove it")
 	}
