@@ -65,7 +65,7 @@ func parse(in []byte, lim limits) (*document, error) {
 	if !utf8.Valid(in) {
 		return nil, malformed("parse payload: not UTF-8")
 	}
-	switch start := bytes.TrimLeft(in, blanks); {
+	switch start := trimBlanks(in); {
 	case len(start) == 0:
 		return nil, malformed("parse payload: empty")
 	case start[0] == '<':
@@ -75,7 +75,17 @@ func parse(in []byte, lim limits) (*document, error) {
 	}
 }
 
-const blanks = " \t\r\n"
+func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+func trimBlanks(s []byte) []byte {
+	for len(s) > 0 && isBlank(s[0]) {
+		s = s[1:]
+	}
+	for len(s) > 0 && isBlank(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
 
 // trimBOM takes the byte order mark off, which is no content.
 func trimBOM(in []byte) []byte { return bytes.TrimPrefix(in, []byte("\xef\xbb\xbf")) }
@@ -149,7 +159,7 @@ func (d *document) field(path string) string {
 	return ""
 }
 
-func (d *document) trimmed(i int32) []byte { return bytes.Trim(d.nodes[i].text, blanks) }
+func (d *document) trimmed(i int32) []byte { return trimBlanks(d.nodes[i].text) }
 
 // digest is the hex SHA-256 over the sorted, length-prefixed pairs of path and
 // trimmed value of all leaves, without the members of the root called one of
@@ -157,10 +167,11 @@ func (d *document) trimmed(i int32) []byte { return bytes.Trim(d.nodes[i].text, 
 // than the first), so that values cannot change places unseen; the order of
 // members with different names does not count.
 func (d *document) digest(skip ...string) string {
-	w := leafWriter{doc: d, buf: make([]byte, 0, 2048)}
+	w := leafWriter{doc: d, buf: make([]byte, 0, 2048), pairs: make([]span, 0, len(d.nodes))}
+	path := make([]byte, 0, 128)
 	for i := d.nodes[0].child; i != 0; i = d.nodes[i].next {
 		if !slices.Contains(skip, string(d.nodes[i].name)) {
-			w.walk(i, nil)
+			w.walk(i, path)
 		}
 	}
 	slices.SortFunc(w.pairs, func(a, b span) int {

@@ -1,9 +1,6 @@
 package receiver
 
-import (
-	"bytes"
-	"encoding/json"
-)
+import "encoding/json"
 
 // parseJSON reads one JSON value, which must be an object. Numbers keep their
 // text: an id of 20 digits is not a float. A member that is there twice is
@@ -296,14 +293,14 @@ func (w *jsonWriter) value(i int32) {
 func appendString(dst, s []byte) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for len(s) > 0 {
-		clean := bytes.IndexFunc(s, needsEscape)
-		if clean < 0 {
-			dst = append(dst, s...)
-			break
+	from := 0
+	for i, c := range s {
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
 		}
-		dst = append(dst, s[:clean]...)
-		switch c := s[clean]; c {
+		dst = append(dst, s[from:i]...)
+		from = i + 1
+		switch c {
 		case '"', '\\':
 			dst = append(dst, '\\', c)
 		case '\n':
@@ -313,9 +310,6 @@ func appendString(dst, s []byte) []byte {
 		default:
 			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		}
-		s = s[clean+1:]
 	}
-	return append(dst, '"')
+	return append(append(dst, s[from:]...), '"')
 }
-
-func needsEscape(r rune) bool { return r < 0x20 || r == '"' || r == '\\' }

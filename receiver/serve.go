@@ -1,10 +1,10 @@
 package receiver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -20,6 +20,7 @@ const (
 	holdRetry    = 100 * time.Millisecond  // between attempts to store a held event
 	maxHeld      = 256                     // requests of one source
 	retryAfter   = "5"                     // seconds
+	firstRead    = 64 << 10                // bytes to make room for at first
 )
 
 // refusal is the body of every answer to a request that is not taken, whatever
@@ -63,7 +64,7 @@ func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 		slot = held
 	}
 	if !rc.hold(ctx, r.Context(), &opened.Event) {
-		rc.abort(s, reason)
+		rc.abort(s, reason) // does not return
 	}
 	rc.accept(s, w, &opened)
 }
@@ -164,15 +165,9 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	if err := control.SetReadDeadline(time.Now().Add(timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, fmt.Errorf("set read deadline: %w", err)
 	}
-	reader := http.MaxBytesReader(w, r.Body, limit)
-	var body []byte
-	var err error
-	if r.ContentLength >= 0 {
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(reader, body)
-	} else {
-		body, err = io.ReadAll(reader)
-	}
+	// What a header announces is not believed: the buffer grows with what comes.
+	buf := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), firstRead)+bytes.MinRead))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -188,7 +183,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, fmt.Errorf("clear read deadline: %w", err)
 	}
-	return body, nil
+	return buf.Bytes(), nil
 }
 
 // challenge answers the verification of a callback URL, in every state.

@@ -173,7 +173,7 @@ func validateCommon(c SourceConfig) []Problem {
 	return ps
 }
 
-var pathPattern = regexp.MustCompile(`^(/[A-Za-z0-9_.~%!$&'()*+,;=:@-]+)+/?$`)
+var pathPattern = regexp.MustCompile(`^(/[A-Za-z0-9_.~!$&'()*+,;=:@-]+)+/?$`)
 
 func validPath(path string) bool {
 	for segment := range strings.SplitSeq(path, "/") {
@@ -181,8 +181,7 @@ func validPath(path string) bool {
 			return false
 		}
 	}
-	return pathPattern.MatchString(path) && !strings.Contains(path, "%") &&
-		path != healthPath && path != readyPath
+	return pathPattern.MatchString(path) && path != healthPath && path != readyPath
 }
 
 func validateUnique(sources []SourceConfig) []Problem {

@@ -74,7 +74,7 @@ func verifyWecom(tokens []string, signature, timestamp, nonce string, encrypt []
 // receive id, padding (1 to 32). The message is a piece of a fresh buffer.
 func (k wecomKey) decrypt(encrypt []byte) (message, receiveID []byte, err error) {
 	// Strict decoding still skips line ends, which no canonical form has.
-	if len(encrypt) == 0 || bytes.ContainsAny(encrypt, "\r\n") {
+	if len(encrypt) == 0 || bytes.IndexByte(encrypt, '\n') >= 0 || bytes.IndexByte(encrypt, '\r') >= 0 {
 		return nil, nil, malformed("decrypt: base64")
 	}
 	enc := base64.StdEncoding.Strict()

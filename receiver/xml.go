@@ -14,7 +14,7 @@ import (
 // to that); it is here because it takes a twentieth of the time and because
 // encoding/xml lets document type declarations pass.
 func parseXML(in []byte, lim limits) (*document, error) {
-	p := xmlParser{in: in, lim: lim, doc: &document{nodes: make([]node, 0, 48)}}
+	p := xmlParser{in: in, lim: lim, doc: &document{nodes: make([]node, 0, 48)}, open: make([]xmlElement, 0, 8)}
 	if err := p.run(); err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (p *xmlParser) text() error {
 	}
 	run := p.in[p.pos : p.pos+end]
 	p.pos += end
-	blank := len(bytes.TrimLeft(run, blanks)) == 0
+	blank := len(trimBlanks(run)) == 0
 	if len(p.open) == 0 {
 		if !blank {
 			return malformed("parse XML: text outside the root")
@@ -294,8 +294,6 @@ func (p *xmlParser) skipBlanks() (any bool) {
 	return any
 }
 
-func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
-
 // name reads a name of ASCII letters, digits, '_', '-' and '.', the names that
 // callbacks use. It returns nil when there is none.
 func (p *xmlParser) name() []byte {
@@ -323,13 +321,11 @@ func isNameByte(c byte, inside bool) bool {
 func legal(s []byte) bool {
 	for i, c := range s {
 		switch {
-		case c >= 0x20 && c != 0xef:
-		case c == '\t', c == '\n', c == '\r':
 		case c == 0xef: // U+FFFE and U+FFFF are none
 			if s[i+1] == 0xbf && s[i+2] >= 0xbe {
 				return false
 			}
-		default:
+		case c < 0x20 && !isBlank(c):
 			return false
 		}
 	}

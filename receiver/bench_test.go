@@ -1,0 +1,90 @@
+package receiver
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"idemd/event"
+)
+
+func benchSource() SourceConfig {
+	return SourceConfig{
+		Name: "wecom", Scheme: "wecom", Token: []string{"idemdTestToken01"},
+		EncodingAESKey: []string{"abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456"},
+		ReceiveIDs:     []string{"ww00c0ffee00c0ffee"},
+	}
+}
+
+// benchPayload is an event of 1 KiB that is keyed by its digest.
+func benchPayload() []byte {
+	var b bytes.Buffer
+	b.WriteString("<xml><ToUserName><![CDATA[ww00c0ffee00c0ffee]]></ToUserName><FromUserName><![CDATA[sys]]></FromUserName>" +
+		"<CreateTime>1760000000</CreateTime><MsgType><![CDATA[event]]></MsgType><Event><![CDATA[change_contact]]></Event>" +
+		"<ChangeType>update_user</ChangeType><UserID><![CDATA[u_qian]]></UserID>")
+	for i := 0; b.Len() < 1000; i++ {
+		fmt.Fprintf(&b, "<Field%02d><![CDATA[value of the field]]></Field%02d>", i, i)
+	}
+	b.WriteString("</xml>")
+	return b.Bytes()
+}
+
+func BenchmarkOpenWecom(b *testing.B) {
+	now := time.Unix(1760000000, 0)
+	scheme, _ := newWecom(benchSource())
+	signed, err := scheme.Sign(benchPayload(), "", now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	req := &Request{Method: http.MethodPost, RawQuery: signed.RawQuery, Header: signed.Header, Body: signed.Body}
+	b.SetBytes(int64(len(signed.Body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := scheme.Open(req, now); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkFingerprint(b *testing.B) {
+	c := benchSource()
+	rules := c.rules()
+	scheme, _ := newWecom(c)
+	id := scheme.Identify(Payload{Body: benchPayload()})
+	b.ReportAllocs()
+	for b.Loop() {
+		rules.Of(id.Event.Body)
+	}
+}
+
+func BenchmarkReceiverPost(b *testing.B) {
+	now := time.Unix(1760000000, 0)
+	rc, err := New(Config{
+		Sources: []SourceConfig{benchSource()}, Now: func() time.Time { return now },
+		Publish: func(context.Context, *event.Event) error { return nil },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	rc.SetReady(StateReady)
+	signed, err := Sign(benchSource(), benchPayload(), "", now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		req, err := signed.Request(b.Context(), "http://receiver")
+		if err != nil {
+			b.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		rc.ServeHTTP(w, req)
+		if w.Code != http.StatusOK {
+			b.Fatal(w.Code)
+		}
+	}
+}
