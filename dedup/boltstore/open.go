@@ -1,0 +1,291 @@
+package boltstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+)
+
+// A store that came up three times within ten minutes without having been closed
+// may be killed by what it runs: then grants are counted before anything runs.
+const (
+	uncleanStarts = 3
+	uncleanWithin = dedup.Time(10 * time.Minute)
+	startsKept    = 16
+)
+
+// Open opens the store in cfg.Dir, which it makes at the first start. It verifies
+// every journal, cuts a torn tail, begins a new epoch and a new journal, and
+// gives external claims one full lease. What is wrong with the directory comes as
+// a *DataError.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	return open(ctx, cfg, &machine{})
+}
+
+func open(ctx context.Context, cfg Config, m *machine) (*Store, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m.fill()
+	s := &Store{
+		cfg: cfg, machine: m,
+		requests: make(chan *request, 4*maxGroup), closing: make(chan struct{}),
+		stopped: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
+		index: newIndex(), journals: map[uint32]*journal{}, dirty: make(chan struct{}, 1),
+	}
+	s.writer = &writer{s: s, latest: map[event.Hash]int{}}
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.closeFiles())
+	}
+	go s.writer.run()
+	go s.keepCheckpoint()
+	return s, nil
+}
+
+// prepare makes the directory at the first start: whole and by rename, so that
+// half a store is never taken for one.
+func (s *Store) prepare() error {
+	dir := filepath.Clean(s.cfg.Dir)
+	s.cfg.Dir = dir
+	names, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read claim directory: %w", err)
+	}
+	if len(names) > 0 {
+		return nil
+	}
+	if s.cfg.MustExist {
+		return &DataError{Path: dir, Err: ErrAbsent}
+	}
+	tmp := dir + ".tmp"
+	if err := os.RemoveAll(tmp); err != nil {
+		return fmt.Errorf("remove an unfinished claim directory: %w", err)
+	}
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return fmt.Errorf("make claim directory: %w", err)
+	}
+	var born incarnation
+	if _, err := rand.Read(born[:]); err != nil {
+		return fmt.Errorf("name the incarnation: %w", err)
+	}
+	if err := s.machine.writeText(tmp, manifestName, manifest{Incarnation: born}); err != nil {
+		return err
+	}
+	if err := s.machine.writeText(tmp, checkpointName, checkpoint{Incarnation: born, Clean: true}); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return fmt.Errorf("publish claim directory: %w", err)
+	}
+	return s.machine.syncDir(filepath.Dir(dir))
+}
+
+// start reads what is there and begins a new life.
+func (s *Store) start(ctx context.Context) error {
+	var names manifest
+	var mark checkpoint
+	if err := readText(s.cfg.Dir, manifestName, &names); err != nil {
+		return err
+	}
+	if err := readText(s.cfg.Dir, checkpointName, &mark); err != nil {
+		return err
+	}
+	if mark.Incarnation != names.Incarnation {
+		return &DataError{Path: filepath.Join(s.cfg.Dir, checkpointName), Err: ErrForeign, Detail: "it is not MANIFEST's"}
+	}
+	s.born, s.horizon = names.Incarnation, mark.Horizon
+	s.progress.of = mark.Handlers
+	if s.progress.of == nil {
+		s.progress.of = map[string]dedup.Progress{}
+	}
+	last, err := s.load(ctx, &names, &mark)
+	if err != nil {
+		return err
+	}
+	number, err := s.setAside(names.Files)
+	if err != nil {
+		return err
+	}
+	empty := s.sealAll(&names)
+	if err := s.index.count(); err != nil {
+		return &DataError{Path: s.cfg.Dir, Err: ErrDamaged, Detail: err.Error()}
+	}
+	s.durable.Store(last)
+	if err := s.begin(names, mark.Clean, head{number: number, incarnation: s.born, first: last + 1}); err != nil {
+		return err
+	}
+	for _, j := range empty {
+		if err := errors.Join(j.file.Close(), os.Remove(j.path)); err != nil {
+			return fmt.Errorf("remove an empty journal: %w", err)
+		}
+	}
+	return s.extendLeases(s.writer.journal.created)
+}
+
+// sealAll makes names say that no journal is written any more. Those without a
+// record it leaves out and gives back, to be removed once MANIFEST says so.
+func (s *Store) sealAll(names *manifest) (empty []*journal) {
+	var kept []fileEntry
+	for _, f := range names.Files {
+		n, _ := journalNumber(f.Name)
+		j := s.journals[n]
+		if j.records == 0 {
+			delete(s.journals, n)
+			s.disk.Add(-j.size)
+			empty = append(empty, j)
+			continue
+		}
+		kept = append(kept, sealedEntry(j))
+	}
+	names.Files = kept
+	return empty
+}
+
+// begin makes the new epoch and the new journal durable before anything is
+// granted.
+func (s *Store) begin(names manifest, clean bool, h head) error {
+	now := dedup.At(s.cfg.Now())
+	s.epoch = nextEpoch(names.Epoch, now)
+	h.epoch, h.created = s.epoch, now
+	j, err := createJournal(s.cfg.Dir, s.machine, h)
+	if err != nil {
+		return err
+	}
+	s.journals[j.number] = j
+	s.disk.Add(headSize)
+	names.Starts = append(names.Starts, start{At: now, Unclean: !clean})
+	names.Starts = names.Starts[max(0, len(names.Starts)-startsKept):]
+	s.cautious = tooManyUnclean(names.Starts, now)
+	if s.cautious {
+		s.cfg.Logger.Warn("three unclean starts within ten minutes: every grant waits for the disk")
+	}
+	names.Epoch = s.epoch
+	names.Files = append(names.Files, fileEntry{Name: journalName(j.number), First: j.first})
+	if err := s.machine.writeText(s.cfg.Dir, manifestName, names); err != nil {
+		return err
+	}
+	s.fault("after-manifest")
+	if err := s.saveCheckpoint(false); err != nil {
+		return err
+	}
+	s.writer.names, s.writer.journal = names, j
+	return nil
+}
+
+// extendLeases gives each external claim one full lease from now: its owner may
+// be well, and could not renew while the store was closed.
+func (s *Store) extendLeases(now dedup.Time) error {
+	w := s.writer
+	for i, slot := range s.index.slots {
+		if slot.state != dedup.Started || slot.owner != dedup.External {
+			continue
+		}
+		rec := *slot.rec
+		rec.Lease = now.Add(rec.LeaseFor)
+		parts, err := event.DecodeKey(rec.Key.Tuple)
+		if err != nil {
+			return err
+		}
+		e := entry{rec: &rec, hash: slot.hash, handler: parts.Handler, counted: true, old: slotBit | ref(i)}
+		if err := w.stage(e, -1, false); err != nil {
+			return err
+		}
+		if len(w.pending) == maxGroup {
+			if err := w.writePending(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(w.pending) > 0 {
+		return w.writePending()
+	}
+	return nil
+}
+
+func (w *writer) writePending() error {
+	if err := w.write(); err != nil {
+		return err
+	}
+	w.publish()
+	w.reset()
+	return nil
+}
+
+// nextEpoch is greater than the one before it, and than any that a copy of this
+// directory made before now.
+func nextEpoch(before uint32, now dedup.Time) uint32 {
+	since := now.Std().Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	minutes := min(max(int64(since/time.Minute), 0), math.MaxUint32)
+	return max(before+1, uint32(minutes))
+}
+
+func tooManyUnclean(starts []start, now dedup.Time) bool {
+	n := 0
+	for _, s := range starts {
+		if s.Unclean && s.At > now-uncleanWithin {
+			n++
+		}
+	}
+	return n >= uncleanStarts
+}
+
+// setAside renames what MANIFEST does not name, removes what was never finished,
+// and gives the number of the next journal, which no file has had.
+func (s *Store) setAside(named []fileEntry) (uint32, error) {
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil {
+		return 0, fmt.Errorf("read claim directory: %w", err)
+	}
+	var last uint32
+	for _, e := range entries {
+		name := e.Name()
+		if n, ok := journalNumber(name); ok {
+			last = max(last, n)
+		}
+		known := name == manifestName || name == checkpointName || strings.HasSuffix(name, asideSuffix) ||
+			slices.ContainsFunc(named, func(f fileEntry) bool { return f.Name == name })
+		path := filepath.Join(s.cfg.Dir, name)
+		switch {
+		case known:
+		case strings.HasSuffix(name, ".tmp"):
+			if err := os.Remove(path); err != nil {
+				return 0, fmt.Errorf("remove an unfinished file: %w", err)
+			}
+		default:
+			s.cfg.Logger.Warn("file that MANIFEST does not name set aside", "file", name)
+			if err := os.Rename(path, path+asideSuffix); err != nil {
+				return 0, fmt.Errorf("set a file aside: %w", err)
+			}
+		}
+	}
+	return last + 1, nil
+}
+
+const asideSuffix = ".aside"
+
+// journalNumber reads the number out of a journal's name, also of one that was
+// set aside.
+func journalNumber(name string) (uint32, bool) {
+	var n uint32
+	if _, err := fmt.Sscanf(name, "journal-%d.log", &n); err != nil {
+		return 0, false
+	}
+	return n, strings.TrimSuffix(name, asideSuffix) == journalName(n)
+}

@@ -1,0 +1,121 @@
+package boltstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"idemd/dedup"
+)
+
+// checkpointEvery is how long CHECKPOINT may be behind.
+const checkpointEvery = time.Second
+
+// progress is how far each handler has come.
+type progress struct {
+	mu sync.Mutex
+	of map[string]dedup.Progress
+}
+
+func (p *progress) snapshot() map[string]dedup.Progress {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.of)
+}
+
+// Begin implements dedup.Store.
+func (s *Store) Begin(ctx context.Context, handler string, first uint64) (dedup.Progress, error) {
+	if err := s.ready(ctx); err != nil {
+		return dedup.Progress{}, err
+	}
+	s.marks.Lock()
+	defer s.marks.Unlock()
+	s.progress.mu.Lock()
+	known, ok := s.progress.of[handler]
+	if !ok {
+		s.progress.of[handler] = dedup.Progress{FirstSeq: first}
+	}
+	s.progress.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	if err := s.writeCheckpoint(false); err != nil {
+		s.progress.mu.Lock()
+		delete(s.progress.of, handler)
+		s.progress.mu.Unlock()
+		return dedup.Progress{}, fmt.Errorf("begin handler: %w: %w", dedup.ErrUnavailable, err)
+	}
+	return dedup.Progress{FirstSeq: first}, nil
+}
+
+// Settle implements dedup.Store. A handler that has not begun has no progress,
+// and none goes backwards.
+func (s *Store) Settle(handler string, to uint64) {
+	s.progress.mu.Lock()
+	p, ok := s.progress.of[handler]
+	news := ok && to > p.SettledTo
+	if news {
+		p.SettledTo = to
+		s.progress.of[handler] = p
+	}
+	s.progress.mu.Unlock()
+	if news {
+		s.touch()
+	}
+}
+
+// touch notes that CHECKPOINT is not up to date.
+func (s *Store) touch() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// keepCheckpoint writes CHECKPOINT a second after something has changed.
+func (s *Store) keepCheckpoint() {
+	defer close(s.idle)
+	for {
+		select {
+		case <-s.dirty:
+		case <-s.closing:
+			return
+		}
+		wait := time.NewTimer(checkpointEvery)
+		select {
+		case <-wait.C:
+		case <-s.closing:
+			wait.Stop()
+			return
+		}
+		if err := s.saveCheckpoint(false); err != nil {
+			s.cfg.Logger.Warn("checkpoint not written", "error", err)
+			if !s.down.Load() {
+				s.touch()
+			}
+		}
+	}
+}
+
+func (s *Store) saveCheckpoint(clean bool) error {
+	s.marks.Lock()
+	defer s.marks.Unlock()
+	return s.writeCheckpoint(clean)
+}
+
+// writeCheckpoint replaces CHECKPOINT. The caller holds marks.
+func (s *Store) writeCheckpoint(clean bool) error {
+	if s.down.Load() {
+		return dedup.ErrUnavailable
+	}
+	err := s.machine.writeText(s.cfg.Dir, checkpointName, checkpoint{
+		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.horizon, Clean: clean,
+		Handlers: s.progress.snapshot(),
+	})
+	if err == nil {
+		s.fault("after-checkpoint")
+	}
+	return s.failOn(err)
+}

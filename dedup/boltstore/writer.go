@@ -1,0 +1,321 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+)
+
+// rideFor is how long an answered grant waits for company before it is written
+// by itself.
+const rideFor = 100 * time.Millisecond
+
+// writer is the group commit. It takes all that waits, decides it in order,
+// writes it as one frame, syncs once and answers. Everything here belongs to its
+// goroutine.
+type writer struct {
+	s       *Store
+	names   manifest
+	journal *journal
+	counter uint64 // of fences in this epoch
+
+	// What is decided but not on stable storage, in the order of decision.
+	pending []pending
+	latest  map[event.Hash]int // the last pending record with this hash
+	buf     []byte             // the frame in which pending goes
+	waiting []*request         // are answered when it is written
+	answer  []*request         // are answered at once
+
+	broken    error // of the last write; the journal's end is not known
+	mendAfter time.Time
+}
+
+// pending is a record that waits for its frame.
+type pending struct {
+	entry
+	ride bool // its request has its answer already
+	off  int  // in writer.buf
+	near int  // the pending record before it with the same hash; -1 for none
+	same int  // the pending record before it of the same key; -1 for none
+	at   ref  // where the index has it
+}
+
+func (w *writer) run() {
+	defer close(w.s.stopped)
+	flush := time.NewTimer(rideFor)
+	flush.Stop()
+	armed := false
+	batch := make([]*request, 0, maxGroup)
+	for {
+		select {
+		case r := <-w.s.requests:
+			batch = w.take(append(batch[:0], r))
+			w.group(batch)
+		case <-flush.C:
+			armed = false
+			if w.usable() == nil {
+				w.flush()
+			}
+		case <-w.s.closing:
+			for batch = w.take(batch[:0]); len(batch) > 0; batch = w.take(batch[:0]) {
+				w.group(batch)
+			}
+			if w.usable() == nil {
+				w.flush()
+			}
+			return
+		}
+		clear(batch)
+		switch {
+		case len(w.pending) == 0 && armed:
+			flush.Stop()
+			armed = false
+		case len(w.pending) > 0 && !armed:
+			flush.Reset(rideFor)
+			armed = true
+		}
+	}
+}
+
+// take adds to batch what waits in the channel.
+func (w *writer) take(batch []*request) []*request {
+	for len(batch) < maxGroup {
+		select {
+		case r := <-w.s.requests:
+			batch = append(batch, r)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// group decides a batch, answers what needs no disk, and flushes if anybody
+// waits for it.
+func (w *writer) group(batch []*request) {
+	if err := w.usable(); err != nil {
+		for _, r := range batch {
+			r.err = err
+			r.done <- struct{}{}
+		}
+		return
+	}
+	now := dedup.At(w.s.cfg.Now())
+	rides := len(w.pending)
+	for _, r := range batch {
+		if r.task == nil {
+			w.decide(r, now)
+		}
+	}
+	w.publishRides(rides)
+	for i, r := range w.answer {
+		w.answer[i] = nil
+		r.done <- struct{}{}
+	}
+	w.answer = w.answer[:0]
+	if len(w.waiting) > 0 || len(w.pending) >= maxGroup/2 {
+		w.flush()
+	}
+	for _, r := range batch {
+		if r.task != nil {
+			w.flush()
+			if r.err = dedup.ErrUnavailable; len(w.pending) == 0 {
+				r.err = r.task()
+			}
+			r.done <- struct{}{}
+		}
+	}
+}
+
+// usable repairs the store if it needs it, and gives the error to answer with if
+// that is not possible.
+func (w *writer) usable() error {
+	if w.s.down.Load() {
+		return dedup.ErrUnavailable
+	}
+	if w.broken == nil {
+		return nil
+	}
+	if now := time.Now(); now.After(w.mendAfter) {
+		w.mendAfter = now.Add(mendEvery)
+		w.broken = w.s.failOn(w.mend())
+	}
+	if w.broken != nil {
+		return fmt.Errorf("%w: %w", dedup.ErrUnavailable, w.broken)
+	}
+	return nil
+}
+
+// decide applies r's operation to the present record. Afterwards r is in answer
+// or in waiting.
+func (w *writer) decide(r *request, now dedup.Time) {
+	hash := w.s.machine.hash(r.key)
+	cur, old, same, err := w.current(hash, r.key.Tuple)
+	if err != nil {
+		w.s.cfg.Logger.Error("record cannot be read", "error", err)
+		r.err = fmt.Errorf("%w: %w", dedup.ErrUnavailable, err)
+		w.answer = append(w.answer, r)
+		return
+	}
+	env := dedup.Env{
+		Now: now, Horizon: w.s.horizon, Next: dedup.NewFence(w.s.epoch, w.counter+1), Host: w.s.cfg.Host,
+	}
+	r.result = dedup.Decide(cur, r.key, r.op, env)
+	if r.result.Fenced {
+		r.err = dedup.ErrFenced
+	}
+	ride := r.result.Ride && !w.s.cautious && same < 0
+	if r.result.Write {
+		rec := r.result.Record
+		if err := w.stage(entry{rec: &rec, hash: hash, handler: r.handler, counted: true, old: old}, same, ride); err != nil {
+			r.result, r.err = dedup.Result{}, err
+			w.answer = append(w.answer, r)
+			return
+		}
+		if rec.Fence == env.Next {
+			w.counter++
+		}
+	}
+	// What was decided from a record that is not on stable storage must not be
+	// known before that record is.
+	if ride || !r.result.Write && same < 0 {
+		w.answer = append(w.answer, r)
+	} else {
+		w.waiting = append(w.waiting, r)
+	}
+}
+
+// current gives the latest record of a key, or nil; and where it is: the pending
+// one, or else the place in the index.
+func (w *writer) current(hash event.Hash, tuple string) (cur *dedup.Record, old ref, same int, err error) {
+	if i, ok := w.latest[hash]; ok {
+		for ; i >= 0; i = w.pending[i].near {
+			if p := &w.pending[i]; p.rec.Key.Tuple == tuple {
+				return p.rec, noRef, i, nil
+			}
+		}
+	}
+	cur, old, err = w.s.find(hash, tuple)
+	return cur, old, -1, err
+}
+
+// stage adds a record to the next frame.
+func (w *writer) stage(e entry, same int, ride bool) error {
+	if len(w.buf) == 0 {
+		w.buf = append(w.buf, make([]byte, frameHead)...)
+	}
+	p := pending{entry: e, ride: ride, off: len(w.buf), near: -1, same: same}
+	buf, err := appendEntry(w.buf, e.rec)
+	if err != nil {
+		return err
+	}
+	w.buf = buf
+	if i, ok := w.latest[e.hash]; ok {
+		p.near = i
+	}
+	w.latest[e.hash] = len(w.pending)
+	w.pending = append(w.pending, p)
+	return nil
+}
+
+// publishRides shows the grants from the first one on to readers: their owners
+// are about to be told.
+func (w *writer) publishRides(first int) {
+	if !slices.ContainsFunc(w.pending[first:], func(p pending) bool { return p.ride }) {
+		return
+	}
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	for i := first; i < len(w.pending); i++ {
+		if p := &w.pending[i]; p.ride {
+			p.number = w.journal.next() + uint64(i)
+			p.at = w.s.index.put(&p.entry)
+			p.old = p.at
+		}
+	}
+}
+
+// flush writes what is pending as one frame and answers those who wait. Without
+// success the fate of the frame is unknown, and they are told so.
+func (w *writer) flush() {
+	if len(w.pending) == 0 {
+		return
+	}
+	err := w.write()
+	if err != nil {
+		w.broken = w.s.failOn(err)
+		w.s.cfg.Logger.Error("claim records not written", "records", len(w.pending), "error", err)
+		w.keepRides()
+		if w.s.down.Load() {
+			w.reset()
+		}
+		err = fmt.Errorf("%w: %w", dedup.ErrUnavailable, err)
+	} else {
+		w.publish()
+		w.reset()
+	}
+	for i, r := range w.waiting {
+		if err != nil {
+			r.result, r.err = dedup.Result{}, err
+		}
+		w.waiting[i] = nil
+		r.done <- struct{}{}
+	}
+	w.waiting = w.waiting[:0]
+}
+
+// write brings the frame to stable storage.
+func (w *writer) write() error {
+	if w.broken != nil {
+		return w.broken
+	}
+	if w.s.down.Load() {
+		return errors.New("an earlier sync failed")
+	}
+	if w.journal.records > 0 && w.journal.size+int64(len(w.buf)) > w.s.machine.journalMax {
+		if err := w.rotate(); err != nil {
+			return err
+		}
+	}
+	finishFrame(w.buf, w.journal.seed, w.journal.next(), len(w.pending))
+	w.s.fault("before-write")
+	if _, err := w.s.machine.write(w.journal.file, w.buf, w.journal.size); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	w.s.fault("after-write")
+	if err := w.s.machine.syncFile(w.journal.file); err != nil {
+		return err
+	}
+	w.s.fault("after-sync")
+	return nil
+}
+
+// publish takes the frame that was just written into the index.
+func (w *writer) publish() {
+	j := w.journal
+	first, base := j.next(), j.size
+	w.s.mu.Lock()
+	for i := range w.pending {
+		p := &w.pending[i]
+		p.number, p.place = first+uint64(i), placeAt(j.number, base+int64(p.off))
+		if p.same >= 0 {
+			p.old = w.pending[p.same].at
+		}
+		p.at = w.s.index.put(&p.entry)
+	}
+	w.s.mu.Unlock()
+	j.grow(w.buf, len(w.pending))
+	w.s.durable.Store(j.next() - 1)
+	w.s.disk.Add(int64(len(w.buf)))
+	w.s.touch()
+}
+
+func (w *writer) reset() {
+	clear(w.pending)
+	clear(w.latest)
+	w.pending, w.buf = w.pending[:0], w.buf[:0]
+}
