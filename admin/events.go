@@ -1,0 +1,157 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"idemd/event"
+	"idemd/queue"
+)
+
+// scanBound is how many stored events one request looks at. A list that finds
+// little answers with what it has, and a cursor to go on from.
+const scanBound = 50_000
+
+func (s *Server) view(m queue.Message) Event {
+	ev := &m.Event
+	v := Event{
+		ID: ev.ID(), Seq: m.Seq, Source: ev.Source, Type: ev.Type,
+		PlatformID: ev.Identity.ID, Kind: ev.Identity.Kind, Tenant: ev.Identity.Tenant,
+		Received: ev.Received.UTC(), Origin: ev.Origin, Batch: ev.Batch,
+		ContentType: ev.ContentType, Size: len(ev.Body), Handlers: []string{},
+	}
+	if !ev.Time.IsZero() {
+		t := ev.Time.UTC()
+		v.Time = &t
+	}
+	for _, h := range s.wanted(ev) {
+		v.Handlers = append(v.Handlers, h.Name)
+	}
+	return v
+}
+
+// eventFilter is an EventFilter that is ready for use.
+type eventFilter struct {
+	source, typ string
+	oldest      time.Time // zero: no bound
+	unrouted    bool
+}
+
+func (s *Server) filterOf(r *http.Request) (eventFilter, error) {
+	q := r.URL.Query()
+	f := eventFilter{source: q.Get("source"), typ: q.Get("type"), unrouted: q.Get("unrouted") == "true"}
+	if id, ok := s.b.Sources[f.source]; ok {
+		f.source = id
+	}
+	since, err := sinceOf(r, 0)
+	if err == nil && since > 0 {
+		f.oldest = time.Now().Add(-since)
+	}
+	return f, err
+}
+
+func (s *Server) wants(f eventFilter, ev *event.Event) bool {
+	return (f.source == "" || f.source == ev.Source) && matchType(f.typ, ev.Type) &&
+		(!f.unrouted || len(s.wanted(ev)) == 0)
+}
+
+func matchType(pattern, typ string) bool {
+	if prefix, glob := strings.CutSuffix(pattern, "*"); glob {
+		return strings.HasPrefix(typ, prefix)
+	}
+	return pattern == "" || pattern == typ
+}
+
+func (s *Server) listEvents(r *http.Request) (any, error) {
+	limit, err := limitOf(r)
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.filterOf(r)
+	if err != nil {
+		return nil, err
+	}
+	var from uint64
+	if cursor := r.URL.Query().Get("cursor"); cursor != "" {
+		if from, err = strconv.ParseUint(cursor, 10, 64); err != nil || from == 0 {
+			return nil, &Error{CodeBadRequest, fmt.Sprintf("%q is not a cursor of this list", cursor), "take it from the page before"}
+		}
+	}
+	page := Page[Event]{Items: []Event{}}
+	seen := 0
+	err = s.b.Queue.Scan(r.Context(), from, func(m queue.Message) (bool, error) {
+		if m.Stored.Before(f.oldest) {
+			return false, nil
+		}
+		if seen++; s.wants(f, &m.Event) {
+			page.Items = append(page.Items, s.view(m))
+		}
+		if (len(page.Items) == limit || seen == scanBound) && m.Seq > 1 {
+			page.Next = strconv.FormatUint(m.Seq-1, 10)
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	return page, nil
+}
+
+func (s *Server) showEvent(r *http.Request) (any, error) {
+	found, err := s.find(r)
+	if err != nil {
+		return nil, err
+	}
+	detail := s.detail(found)
+	if r.URL.Query().Get("body") == "true" {
+		detail.Body = found.message.Event.Body
+	}
+	return detail, nil
+}
+
+func (s *Server) detail(f *found) EventDetail {
+	d := EventDetail{Event: s.view(f.message), Deliveries: []Delivery{}, Partial: f.partial}
+	for _, m := range f.deliveries {
+		d.Deliveries = append(d.Deliveries, Delivery{
+			Seq: m.Seq, Received: m.Event.Received.UTC(), Origin: m.Event.Origin,
+			Differs: m.Event.Origin == f.deliveries[0].Event.Origin &&
+				m.Event.Fingerprint.Differs(f.deliveries[0].Event.Fingerprint),
+		})
+	}
+	slices.SortFunc(d.Deliveries, func(a, b Delivery) int { return int(int64(a.Seq) - int64(b.Seq)) })
+	return d
+}
+
+// tail writes events as they are stored, one JSON value a line, until the caller
+// has gone or idemd stops.
+func (s *Server) tail(w http.ResponseWriter, r *http.Request) {
+	f, err := s.filterOf(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w)
+	if err := flush.Flush(); err != nil {
+		s.b.Logger.Debug("admin answer was not read", "path", r.URL.Path, "error", err)
+		return
+	}
+	enc := json.NewEncoder(w)
+	err = s.b.Queue.Tail(r.Context(), func(m queue.Message) error {
+		if !s.wants(f, &m.Event) {
+			return nil
+		}
+		if err := enc.Encode(s.view(m)); err != nil {
+			return err
+		}
+		return flush.Flush()
+	})
+	s.b.Logger.Debug("tail ended", "error", err)
+}

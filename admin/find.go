@@ -1,0 +1,139 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"idemd/queue"
+)
+
+// defaultSince is how far back an event is looked for by an id.
+const defaultSince = 24 * time.Hour
+
+// minPrefix is how much of an id must be given, in bytes.
+const minPrefix = 8
+
+// maxDeliveries bounds what is told about one event.
+const maxDeliveries = 100
+
+// found is an event that somebody named.
+type found struct {
+	message    queue.Message   // the delivery that was named; by an id the oldest one
+	deliveries []queue.Message // all with its id that were looked at, oldest first, without bodies
+	partial    bool            // deliveries may lack older ones
+}
+
+// find looks for the event that the request names: a stream sequence, an evt_ id
+// or a unique beginning of one, or the platform's own id. Ids are looked for
+// from the newest event backwards, as far as since says.
+func (s *Server) find(r *http.Request) (*found, error) {
+	word := r.PathValue("event")
+	since, err := sinceOf(r, defaultSince)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	source := q.Get("source")
+	if id, ok := s.b.Sources[source]; ok {
+		source = id
+	}
+	if seq, err := strconv.ParseUint(word, 10, 64); err == nil {
+		m, err := s.b.Queue.Get(r.Context(), seq)
+		if err == nil {
+			return s.siblings(r.Context(), m, since)
+		}
+		if !errors.Is(err, queue.ErrMissing) {
+			return nil, fmt.Errorf("find event: %w", err)
+		}
+	}
+	if strings.HasPrefix(word, "evt_") && len(word) < minPrefix {
+		return nil, &Error{CodeBadRequest, fmt.Sprintf("%q is too short", word), fmt.Sprintf("give at least %d characters of the id", minPrefix)}
+	}
+	f, err := s.scan(r.Context(), since, func(m *queue.Message) bool {
+		if source != "" && source != m.Event.Source {
+			return false
+		}
+		if strings.HasPrefix(word, "evt_") {
+			return strings.HasPrefix(m.Event.ID(), word)
+		}
+		return m.Event.Identity.ID == word
+	})
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, &Error{
+			CodeNotFound, fmt.Sprintf("no event %q was stored in the last %s", word, shortDuration(since)),
+			"look further back with --since, or give its sequence from idemd events list",
+		}
+	}
+	return f, nil
+}
+
+// siblings finds the other deliveries of m's event.
+func (s *Server) siblings(ctx context.Context, m queue.Message, since time.Duration) (*found, error) {
+	id := m.Event.ID()
+	since = max(since, time.Since(m.Stored)+since)
+	f, err := s.scan(ctx, since, func(o *queue.Message) bool { return o.Event.ID() == id })
+	switch {
+	case err != nil:
+		return nil, err
+	case f == nil:
+		f = &found{deliveries: []queue.Message{m}}
+	}
+	f.message = m
+	return f, nil
+}
+
+// scan collects the events that match, all of one id. It returns nil when there
+// is none, and an ambiguous error when there are several.
+func (s *Server) scan(ctx context.Context, since time.Duration, match func(*queue.Message) bool) (*found, error) {
+	oldest := time.Now().Add(-since)
+	f, id := &found{}, ""
+	err := s.b.Queue.Scan(ctx, 0, func(m queue.Message) (bool, error) {
+		if m.Stored.Before(oldest) {
+			f.partial = true
+			return false, nil
+		}
+		if !match(&m) {
+			return true, nil
+		}
+		if id == "" {
+			id = m.Event.ID()
+		}
+		if other := m.Event.ID(); other != id {
+			return false, &Error{CodeAmbiguous, fmt.Sprintf("more than one event fits: %s and %s", id, other), "give more of the id, --source, or the sequence"}
+		}
+		f.message = m
+		m.Event.Body = nil
+		f.deliveries = append(f.deliveries, m)
+		f.partial = len(f.deliveries) == maxDeliveries
+		return !f.partial, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find event: %w", err)
+	}
+	if id == "" {
+		return nil, nil
+	}
+	slices.Reverse(f.deliveries)
+	return f, nil
+}
+
+// shortDuration writes 24h instead of 24h0m0s.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
