@@ -1,0 +1,124 @@
+package consumer
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"idemd/dedup"
+)
+
+// Class is what an answer says about the effect. The zero value is no class.
+type Class uint8
+
+// The classes.
+const (
+	Done      Class = iota + 1 // the effect happened
+	NoEffect                   // it did not happen; run again
+	Permanent                  // it did not and will not happen: a dead letter
+	Wait                       // it did not happen; the handler says when to run again
+	Unknown                    // nobody knows; the handler's effect decides
+)
+
+var classNames = [...]string{"", "done", "no-effect", "permanent", "wait", "unknown"}
+
+// String gives the class's name as it stands in the configuration, in logs and
+// in metrics.
+func (c Class) String() string {
+	if int(c) < len(classNames) {
+		return classNames[c]
+	}
+	return "class(" + strconv.Itoa(int(c)) + ")"
+}
+
+// Answer is the outcome of one attempt.
+type Answer struct {
+	Class  Class
+	Reason dedup.Reason // why it is not Done; neither payload nor secret
+	// Endless: the answer says nothing about this event (a rotated token, a
+	// handler that is down). Attempts do not run out: only the replay limit ends
+	// the run.
+	Endless bool
+	After   time.Duration // Wait: how long, 0 when the handler did not say
+}
+
+// rule classifies the statuses from..to.
+type rule struct {
+	from, to int
+	class    Class
+	endless  bool
+}
+
+// statusRules classify an HTTP status; the first match counts, no match is
+// Unknown. The handler may really have done it when it answers one of the
+// Unknown ones: 408 and 425 come from proxies, 409 and 423 from a run that is
+// still going on. 401 to 405 come from a rotated token or a deploy, which must
+// not dead-letter a day's events.
+var statusRules = [...]rule{
+	{from: 200, to: 299, class: Done},
+	{from: 100, to: 199, class: Permanent},
+	{from: 300, to: 399, class: Permanent},
+	{from: 401, to: 401, class: NoEffect, endless: true},
+	{from: 403, to: 405, class: NoEffect, endless: true},
+	{from: 408, to: 409, class: Unknown},
+	{from: 423, to: 423, class: Unknown},
+	{from: 425, to: 425, class: Unknown},
+	{from: 429, to: 429, class: Unknown},
+	{from: 400, to: 499, class: Permanent},
+	{from: 500, to: 599, class: Unknown},
+}
+
+// Classify says what an HTTP handler's status means. Own holds the handler's own
+// rules, which go before the table.
+func Classify(status int, own map[int]Class) Answer {
+	a := Answer{Class: Unknown}
+	if class, ok := own[status]; ok {
+		a.Class = class
+	} else if i := slices.IndexFunc(statusRules[:], func(r rule) bool { return r.from <= status && status <= r.to }); i >= 0 {
+		a.Class, a.Endless = statusRules[i].class, statusRules[i].endless
+	}
+	if a.Class != Done {
+		a.Reason = dedup.Reason{Code: "http-" + strconv.Itoa(status), Detail: statusDetail(status)}
+	}
+	return a
+}
+
+func statusDetail(status int) string {
+	if text := http.StatusText(status); text != "" {
+		return fmt.Sprintf("answered %d %s", status, text)
+	}
+	return fmt.Sprintf("answered %d", status)
+}
+
+// ParseAnswers reads a handler's own rules, status to class ("409" = "done").
+// The error names every entry that is wrong.
+func ParseAnswers(answers map[string]string) (map[int]Class, error) {
+	own := make(map[int]Class, len(answers))
+	var problems []string
+	for text, name := range answers {
+		status, err := strconv.Atoi(text)
+		if err != nil || status < 100 || status > 599 {
+			problems = append(problems, fmt.Sprintf("%q is not a status from 100 to 599", text))
+			continue
+		}
+		switch name {
+		case Done.String():
+			own[status] = Done
+		case NoEffect.String():
+			own[status] = NoEffect
+		case Permanent.String():
+			own[status] = Permanent
+		case Unknown.String():
+			own[status] = Unknown
+		default:
+			problems = append(problems, fmt.Sprintf("%q = %q: write done, no-effect, permanent or unknown", text, name))
+		}
+	}
+	if len(problems) > 0 {
+		slices.Sort(problems)
+		return nil, fmt.Errorf("parse answers: %s", joined(problems))
+	}
+	return own, nil
+}

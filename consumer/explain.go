@@ -1,0 +1,104 @@
+package consumer
+
+import (
+	"fmt"
+	"time"
+
+	"idemd/dedup"
+)
+
+// Why is what is known about one event and one handler.
+type Why struct {
+	Handler  string // the handler's name
+	Effect   dedup.Effect
+	Matches  bool           // the handler lists the event's source and type
+	Seq      uint64         // stream sequence of the event that was asked about
+	Record   *dedup.Record  // the run's; nil when there is none
+	Progress dedup.Progress // the handler's
+	Now      time.Time      // its location is used for times
+}
+
+// Explain says in one sentence what happened to the event at the handler, and
+// why.
+func Explain(w Why) string {
+	if w.Record == nil {
+		return w.noRecord()
+	}
+	r := w.Record
+	switch r.State {
+	case dedup.Done:
+		return w.done()
+	case dedup.Started:
+		if w.copied() {
+			return fmt.Sprintf("Busy: %s runs attempt %d of the same event (sequence %d) since %s; this copy was suppressed.",
+				w.Handler, r.Attempts+1, r.Seq, w.at(r.Started))
+		}
+		return fmt.Sprintf("Running: attempt %d at %s began at %s and has not ended.", r.Attempts+1, w.Handler, w.at(r.Started))
+	case dedup.Waiting:
+		return fmt.Sprintf("Waiting: %s%s; %s gets it again at %s%s.",
+			attempts(r.Attempts, "made"), because(r.Reason), w.Handler, w.at(r.Due), w.duplicate())
+	case dedup.Dead:
+		return fmt.Sprintf("Dead letter: %s gets it no more, %s%s; it waits for \"idemd dead retry\" or \"idemd dead drop\"%s.",
+			w.Handler, attempts(r.Attempts, "made"), because(r.Reason), w.duplicate())
+	case dedup.InDoubt:
+		return fmt.Sprintf("In doubt: nobody knows whether attempt %d at %s had its effect%s; it is never repeated by itself and waits for \"idemd doubt resolve\"%s.",
+			r.Attempts, w.Handler, because(r.Reason), w.duplicate())
+	}
+	return w.noRecord()
+}
+
+func (w *Why) noRecord() string {
+	switch {
+	case !w.Matches:
+		return fmt.Sprintf("Filtered out: %s does not list this source and type.", w.Handler)
+	case w.Seq < w.Progress.FirstSeq:
+		return fmt.Sprintf("Not for it: %s began later, with sequence %d.", w.Handler, w.Progress.FirstSeq)
+	case w.Effect == dedup.Idempotent && w.Seq <= w.Progress.SettledTo:
+		return fmt.Sprintf("Done: %s has run it; an idempotent handler leaves a record only after a failure.", w.Handler)
+	case w.Seq <= w.Progress.SettledTo:
+		return fmt.Sprintf("Forgotten: %s settled it, and the record has expired.", w.Handler)
+	}
+	return fmt.Sprintf("Not yet: %s has no record of it, it waits for a free worker.", w.Handler)
+}
+
+func (w *Why) done() string {
+	r := w.Record
+	switch {
+	case r.Outcome == dedup.OutcomeDropped:
+		return fmt.Sprintf("Dropped: %s will not get it, settled at %s%s.", w.Handler, w.at(r.Committed), because(r.Reason))
+	case w.copied():
+		return fmt.Sprintf("Duplicate: suppressed, for %s had the same event (sequence %d), done at %s.", w.Handler, r.Seq, w.at(r.Committed))
+	}
+	return fmt.Sprintf("Done: %s ran it, finished at %s, %s.", w.Handler, w.at(r.Committed), attempts(r.Attempts, "made"))
+}
+
+// copied reports whether the run belongs to another delivery of the event.
+func (w *Why) copied() bool { return w.Seq != 0 && w.Record.Seq != 0 && w.Seq != w.Record.Seq }
+
+func (w *Why) duplicate() string {
+	if w.copied() {
+		return fmt.Sprintf(" (a duplicate: the run is of sequence %d)", w.Record.Seq)
+	}
+	return ""
+}
+
+func (w *Why) at(t dedup.Time) string {
+	return t.Std().In(w.Now.Location()).Format("2006-01-02 15:04:05")
+}
+
+func attempts(n uint32, verb string) string {
+	if n == 1 {
+		return "1 attempt " + verb
+	}
+	return fmt.Sprintf("%d attempts %s", n, verb)
+}
+
+func because(r dedup.Reason) string {
+	switch {
+	case r.Code == "":
+		return ""
+	case r.Detail == "":
+		return fmt.Sprintf(" (%s)", r.Code)
+	}
+	return fmt.Sprintf(" (%s: %s)", r.Code, r.Detail)
+}

@@ -1,0 +1,84 @@
+package consumer
+
+import (
+	"sync/atomic"
+	"time"
+
+	"idemd/dedup"
+)
+
+// Observe counts what a pool does. The zero value is ready for use, and may
+// outlive the pool, so that counts go on over a reload.
+type Observe struct {
+	byClass   [len(classNames)]atomic.Uint64
+	byVerdict [verdicts]atomic.Uint64
+
+	filtered, retried, buried, doubted       atomic.Uint64
+	fenced, lostGrants, unclaimed, giveBacks atomic.Uint64
+	storeErrors, parkErrors, queueErrors     atomic.Uint64
+	inFlight, settling                       atomic.Int64
+	lastReason                               atomic.Pointer[dedup.Reason]
+}
+
+// verdicts is one more than the largest Verdict.
+const verdicts = int(dedup.Created) + 1
+
+func (o *Observe) verdict(v dedup.Verdict) {
+	if int(v) < len(o.byVerdict) {
+		o.byVerdict[v].Add(1)
+	}
+}
+
+func (o *Observe) answer(a Answer) {
+	if int(a.Class) < len(o.byClass) {
+		o.byClass[a.Class].Add(1)
+	}
+	if a.Class != Done {
+		o.lastReason.Store(&a.Reason)
+	}
+}
+
+// Snapshot is a picture of a pool. Counts are since the process started.
+type Snapshot struct {
+	Handler     string            `json:"handler"`
+	Runs        map[string]uint64 `json:"runs"`         // finished attempts by class
+	Verdicts    map[string]uint64 `json:"verdicts"`     // answers of the claim store; all but granted suppressed a run
+	Filtered    uint64            `json:"filtered"`     // deliveries of types that the handler does not list
+	Retried     uint64            `json:"retried"`      // runs that wait for another attempt
+	Buried      uint64            `json:"buried"`       // runs that became dead letters
+	Doubted     uint64            `json:"doubted"`      // runs that became in doubt
+	Fenced      uint64            `json:"fenced"`       // settles that came too late and changed nothing
+	LostGrants  uint64            `json:"lost_grants"`  // claims given back because nobody had heard of their grant
+	Unclaimed   uint64            `json:"unclaimed"`    // runs without a claim while the store was down
+	GivenBack   uint64            `json:"given_back"`   // deliveries that come again in 30 s
+	StoreErrors uint64            `json:"store_errors"` // operations that the claim store did not answer
+	ParkErrors  uint64            `json:"park_errors"`  // copies that could not be parked at once
+	QueueErrors uint64            `json:"queue_errors"` // acks and marks that were not sent
+	InFlight    int64             `json:"in_flight"`    // attempts that are running
+	Settling    int64             `json:"settling"`     // runs whose record is being written
+	LastReason  dedup.Reason      `json:"last_reason"`  // of the last attempt that was not done
+	Oldest      time.Time         `json:"oldest"`       // when the oldest open delivery was stored; zero when none is open
+	Paused      bool              `json:"paused"`       // nothing is taken: the claim store does not answer
+	SettledTo   uint64            `json:"settled_to"`   // every delivery up to here is settled
+}
+
+// snapshot gives the counts.
+func (o *Observe) snapshot() Snapshot {
+	s := Snapshot{
+		Runs: make(map[string]uint64), Verdicts: make(map[string]uint64),
+		Filtered: o.filtered.Load(), Retried: o.retried.Load(), Buried: o.buried.Load(), Doubted: o.doubted.Load(),
+		Fenced: o.fenced.Load(), LostGrants: o.lostGrants.Load(), Unclaimed: o.unclaimed.Load(), GivenBack: o.giveBacks.Load(),
+		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
+		InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
+	}
+	for c := Done; int(c) < len(o.byClass); c++ {
+		s.Runs[c.String()] = o.byClass[c].Load()
+	}
+	for v := dedup.Granted; int(v) < len(o.byVerdict); v++ {
+		s.Verdicts[v.String()] = o.byVerdict[v].Load()
+	}
+	if r := o.lastReason.Load(); r != nil {
+		s.LastReason = *r
+	}
+	return s
+}

@@ -1,0 +1,357 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+	"idemd/queue"
+)
+
+// The crash points of a pool, for Config.Fault.
+const (
+	pointAcquire = "after-acquire" // granted, not begun
+	pointRun     = "during-run"    // the handler has answered, nobody looked at it
+	pointCommit  = "before-commit"
+	pointPark    = "after-park" // the copy is there, its record is not
+)
+
+// settledPoint is the crash point between a settled record and the Ack.
+func settledPoint(a action) string {
+	return [...]string{commit: "after-commit", postpone: "after-defer", bury: "after-bury", doubt: "after-doubt"}[a]
+}
+
+const (
+	minAckPending = 16               // a handler with one worker still gets its next events while commits wait
+	nakDelay      = 30 * time.Second // after which a delivery comes again that met a broken store
+	pollEvery     = time.Second      // for what nobody signals
+)
+
+// Config is what a pool needs.
+type Config struct {
+	Spec    Spec
+	Queue   *queue.Queue
+	Store   dedup.Store
+	Logger  *slog.Logger       // slog.Default when nil
+	Now     func() time.Time   // time.Now when nil
+	AckWait time.Duration      // queue.DefaultAckWait when 0; open deliveries are marked three times in it
+	Observe *Observe           // counts; own ones when nil
+	Fault   func(point string) // crash points; nil in production
+}
+
+// Pool runs one handler. A process has at most one pool per handler id at a
+// time.
+type Pool struct {
+	spec     Spec
+	queue    *queue.Queue
+	store    dedup.Store
+	log      *slog.Logger
+	now      func() time.Time
+	ackWait  time.Duration
+	obs      *Observe
+	fault    func(string)
+	reaper   *reaper
+	consumer *queue.Consumer // after Prepare
+
+	open   *openDeliveries
+	claims *claims
+	gate   gate
+
+	deliveries chan *queue.Delivery // to the next free worker
+	due        chan dedup.Record    // to the next free worker
+	slots      chan struct{}        // bounds the runs that wait for their record
+
+	mu       sync.Mutex
+	began    bool
+	stop     chan struct{} // closed: take nothing new
+	kill     chan struct{} // closed: end at once
+	done     chan struct{} // closed when Run has returned
+	stopOnce sync.Once
+	killOnce sync.Once
+}
+
+// NewPool makes a pool. It does nothing before Run. It returns an error when the
+// Spec is not valid.
+func NewPool(cfg Config) (*Pool, error) {
+	if problems := cfg.Spec.Validate(); len(problems) > 0 {
+		return nil, fmt.Errorf("check handler %q: %s %s", cfg.Spec.ID, problems[0].Field, problems[0].Text)
+	}
+	spec := cfg.Spec.WithDefaults()
+	r := newReaper(RecoverConfig{
+		Store: cfg.Store, Queue: cfg.Queue, Specs: []Spec{spec}, Logger: cfg.Logger, Now: cfg.Now, Fault: cfg.Fault,
+	})
+	p := &Pool{
+		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
+		log:     r.log.With("handler", spec.Name),
+		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
+		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now},
+		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
+		slots: make(chan struct{}, 4*spec.Concurrency),
+		stop:  make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
+	}
+	if p.obs == nil {
+		p.obs = &Observe{}
+	}
+	return p, nil
+}
+
+// Prepare makes the handler's consumer, at the place where its progress stands;
+// a handler that is new begins with the next event. Run does it if the caller
+// has not, but only what is published after Prepare is sure to reach a new
+// handler.
+func (p *Pool) Prepare(ctx context.Context) error {
+	state, err := p.queue.State(ctx)
+	if err != nil {
+		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
+	}
+	progress, err := p.store.Begin(ctx, p.spec.ID, state.LastSeq+1)
+	if err != nil {
+		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
+	}
+	start := StartSeq(progress, state.LastSeq)
+	p.open.begin(start)
+	p.consumer, err = p.queue.Consume(ctx, queue.ConsumerConfig{
+		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
+		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
+	})
+	if err != nil {
+		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
+	}
+	return nil
+}
+
+// Run works until ctx ends or Stop is called; then it takes nothing new, lets
+// running attempts end within their timeout and settles them. It returns an
+// error when the queue or the store ended before. It runs once.
+func (p *Pool) Run(ctx context.Context) error {
+	if !p.begin() {
+		return nil
+	}
+	defer close(p.done)
+	if p.consumer == nil {
+		if err := p.Prepare(ctx); err != nil {
+			return err
+		}
+	}
+	taking, stopTaking := context.WithCancel(ctx)
+	defer stopTaking()
+	running, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+
+	var watch, loops, work sync.WaitGroup
+	watch.Go(func() { p.watch(taking, running, stopTaking, abort) })
+	watch.Go(func() { p.mark(running) })
+	var fetchErr, dueErr error
+	loops.Go(func() { defer stopTaking(); fetchErr = p.fetch(taking) })
+	loops.Go(func() { defer stopTaking(); dueErr = p.wakeUps(taking, running) })
+	for range p.spec.Concurrency {
+		work.Go(func() { p.work(taking, running) })
+	}
+	loops.Wait()
+	work.Wait()
+	p.drain()
+	abort()
+	watch.Wait()
+	return errors.Join(fetchErr, dueErr, p.release())
+}
+
+// release gives up what the pool holds outside.
+func (p *Pool) release() error {
+	if p.consumer != nil {
+		p.consumer.Stop()
+	}
+	if c, ok := p.spec.Handler.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+func (p *Pool) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began {
+		return false
+	}
+	p.began = true
+	select {
+	case <-p.stop:
+		close(p.done)
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop ends Run and waits for it. When ctx ends first, running attempts are cut
+// and claims left as they are: the next start treats them like those of a crash.
+// It may be called at any time and more than once.
+func (p *Pool) Stop(ctx context.Context) error {
+	p.stopOnce.Do(func() { close(p.stop) })
+	p.mu.Lock()
+	began := p.began
+	p.mu.Unlock()
+	if !began {
+		return p.release()
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+	}
+	p.killOnce.Do(func() { close(p.kill) })
+	<-p.done
+	return fmt.Errorf("stop handler %s: %w", p.spec.Name, ctx.Err())
+}
+
+// watch turns Stop into the end of the two contexts.
+func (p *Pool) watch(taking, running context.Context, stopTaking, abort func()) {
+	select {
+	case <-p.stop:
+	case <-taking.Done():
+	}
+	stopTaking()
+	select {
+	case <-p.kill:
+	case <-running.Done():
+	}
+	abort()
+}
+
+// drain waits until every run is settled, by taking all the slots.
+func (p *Pool) drain() {
+	for range cap(p.slots) {
+		p.slots <- struct{}{}
+	}
+}
+
+// fetch offers deliveries to free workers.
+func (p *Pool) fetch(ctx context.Context) error {
+	for {
+		if err := p.gate.wait(ctx); err != nil {
+			return nil
+		}
+		d, err := p.consumer.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, queue.ErrClosed):
+			return fmt.Errorf("fetch events for %s: %w", p.spec.Name, err)
+		case err != nil:
+			p.obs.queueErrors.Add(1)
+			p.log.Warn("events not fetched, trying again", "error", err)
+			if sleep(ctx, pollEvery) != nil {
+				return nil
+			}
+			continue
+		}
+		if !p.open.add(d) {
+			continue // it is being worked on
+		}
+		select {
+		case p.deliveries <- d:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// wakeUps offers due records to free workers.
+func (p *Pool) wakeUps(taking, running context.Context) error {
+	for {
+		if err := p.gate.wait(taking); err != nil {
+			return nil
+		}
+		p.reclaimLost(running)
+		records, next, err := p.store.Due(taking, p.spec.ID, dedup.At(p.now()), p.spec.Concurrency)
+		switch {
+		case taking.Err() != nil:
+			return nil
+		case errors.Is(err, dedup.ErrClosed):
+			return fmt.Errorf("read due runs of %s: %w", p.spec.Name, err)
+		case err != nil:
+			p.obs.storeErrors.Add(1)
+			next = dedup.At(p.now().Add(pollEvery))
+		}
+		for _, rec := range records {
+			select {
+			case p.due <- rec:
+			case <-taking.Done():
+				return nil
+			}
+		}
+		if len(records) < p.spec.Concurrency {
+			p.untilDue(taking, next)
+		}
+	}
+}
+
+// untilDue waits until next, or for the store's signal.
+func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
+	wait := dedup.RearmAfter
+	if next != 0 {
+		wait = min(wait, next.Std().Sub(p.now()))
+	}
+	if p.claims.anyLost() {
+		wait = min(wait, pollEvery)
+	}
+	t := time.NewTimer(max(wait, time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.store.Wake(p.spec.ID):
+	case <-ctx.Done():
+	}
+}
+
+// work is one worker. It asks for the next run only when it is free; of a
+// delivery and a due run that wait both, either may come first.
+func (p *Pool) work(taking, running context.Context) {
+	for taking.Err() == nil {
+		select {
+		case <-taking.Done():
+		case d := <-p.deliveries:
+			p.deliver(running, d)
+		case rec := <-p.due:
+			p.wake(running, &rec)
+		}
+	}
+}
+
+// mark keeps open deliveries from being delivered again.
+func (p *Pool) mark(ctx context.Context) {
+	for sleep(ctx, p.ackWait/3) == nil {
+		for _, d := range p.open.all() {
+			if err := d.InProgress(); err != nil {
+				p.obs.queueErrors.Add(1)
+				p.log.Warn("open delivery not marked", "error", err)
+				break
+			}
+		}
+	}
+}
+
+// Snapshot gives a picture of the pool.
+func (p *Pool) Snapshot() Snapshot {
+	s := p.obs.snapshot()
+	s.Handler = p.spec.ID
+	s.Oldest = p.open.oldest()
+	s.Paused = p.gate.closedFor() > 0
+	s.SettledTo = p.open.progress()
+	return s
+}
+
+// run is one event on its way through the handler, under one key.
+type run struct {
+	ev        *event.Event
+	key       event.Key
+	seq       uint64
+	delivered bool         // a delivery stands behind it and is open
+	claimed   bool         // rec is the claim's record
+	rec       dedup.Record // zero before
+}

@@ -1,0 +1,210 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+	"idemd/queue"
+)
+
+// StartSeq is the sequence at which a handler's consumer begins, when lastSeq is
+// the stream's last one. A copy's queue may be older than the progress.
+func StartSeq(p dedup.Progress, lastSeq uint64) uint64 {
+	return max(min(p.FirstSeq, lastSeq+1), min(p.SettledTo, lastSeq)+1)
+}
+
+// RecoverConfig is what the recovery pass needs.
+type RecoverConfig struct {
+	Store  dedup.Store
+	Queue  *queue.Queue
+	Specs  []Spec             // a record of any other handler is treated by its own effect and the default retries
+	Logger *slog.Logger       // slog.Default when nil
+	Now    func() time.Time   // time.Now when nil
+	Fault  func(point string) // crash points; nil in production
+}
+
+// Recovered counts what the recovery pass found, by the state it left.
+type Recovered struct {
+	Doubted, Waiting, Buried, Freed int
+}
+
+const recoverPage = 256
+
+// Recover settles every run that a dead process held: an irrevocable one becomes
+// IN_DOUBT, any other one WAITING after its backoff, or DEAD when that was its
+// last attempt. It runs before any consumer starts. A run that it could not
+// settle keeps its record, and is named in the error.
+func Recover(ctx context.Context, cfg RecoverConfig) (Recovered, error) {
+	r := newReaper(cfg)
+	var gone []dedup.Record
+	filter := dedup.Filter{States: []dedup.State{dedup.Started}, Owner: dedup.InProc, DeadOnly: true}
+	for cursor := ""; ; {
+		page, next, err := cfg.Store.List(ctx, filter, cursor, recoverPage)
+		if err != nil {
+			return Recovered{}, fmt.Errorf("list runs of dead processes: %w", err)
+		}
+		gone = append(gone, page...)
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	var sum Recovered
+	var failed []error
+	for i := range gone {
+		state, err := r.reap(ctx, &gone[i])
+		if err != nil {
+			failed = append(failed, fmt.Errorf("recover %s: %w", gone[i].Key.RunID(), err))
+			continue
+		}
+		sum.count(state)
+	}
+	return sum, errors.Join(failed...)
+}
+
+func (s *Recovered) count(state dedup.State) {
+	switch state {
+	case dedup.InDoubt:
+		s.Doubted++
+	case dedup.Waiting:
+		s.Waiting++
+	case dedup.Dead:
+		s.Buried++
+	case dedup.Free:
+		s.Freed++
+	}
+}
+
+// reaper settles runs whose owner is gone.
+type reaper struct {
+	store dedup.Store
+	queue *queue.Queue
+	specs map[string]Spec
+	log   *slog.Logger
+	now   func() time.Time
+	fault func(string)
+}
+
+func newReaper(cfg RecoverConfig) *reaper {
+	r := &reaper{
+		store: cfg.Store, queue: cfg.Queue, specs: make(map[string]Spec),
+		log: cfg.Logger, now: cfg.Now, fault: cfg.Fault,
+	}
+	for _, s := range cfg.Specs {
+		r.specs[s.ID] = s.WithDefaults()
+	}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if r.fault == nil {
+		r.fault = func(string) {}
+	}
+	return r
+}
+
+// reap settles one run and gives the state it is in afterwards. If somebody else
+// has settled it meanwhile, that is theirs.
+func (r *reaper) reap(ctx context.Context, rec *dedup.Record) (dedup.State, error) {
+	parts, err := event.DecodeKey(rec.Key.Tuple)
+	if err != nil {
+		return 0, fmt.Errorf("read key: %w", err)
+	}
+	spec, ok := r.specs[parts.Handler]
+	if !ok {
+		spec = Spec{ID: parts.Handler}.WithDefaults()
+	}
+	op := expiry(&spec, rec, r.now(), rand.Float64())
+	if op.park {
+		if op.Parked, err = r.park(ctx, &spec, rec); err != nil {
+			return 0, err
+		}
+	}
+	res, err := r.store.Do(ctx, rec.Key, op.Expire)
+	if err != nil && !errors.Is(err, dedup.ErrFenced) {
+		return 0, fmt.Errorf("expire claim: %w", err)
+	}
+	r.log.Info("run of a dead process settled", "handler", spec.Name, "run_id", rec.Key.RunID(),
+		"event_id", parts.EventID(), "state", res.Record.State.String(), "attempts", res.Record.Attempts)
+	return res.Record.State, nil
+}
+
+// expiring is an Expire, and whether the event needs a copy first.
+type expiring struct {
+	dedup.Expire
+	park bool
+}
+
+// expiry decides how a run whose owner is gone goes on.
+func expiry(spec *Spec, rec *dedup.Record, now time.Time, random float64) expiring {
+	attempts := int(rec.Attempts) + 1
+	delay := jitter(backoff(spec.Retry, attempts), spec.Jitter, random)
+	needed := rec.Effect == dedup.Irrevocable || attempts >= spec.MaxAttempts() || delay > parkAfter
+	return expiring{
+		Expire: dedup.Expire{
+			Fence: rec.Fence, Due: dedup.At(now.Add(delay)), MaxAttempts: uint32(spec.MaxAttempts()),
+		},
+		park: needed && rec.Seq != 0 && !rec.Parked,
+	}
+}
+
+// park copies the run's event. It is false when there is none to copy any more:
+// then the record goes on without.
+func (r *reaper) park(ctx context.Context, spec *Spec, rec *dedup.Record) (bool, error) {
+	ev, err := fetch(ctx, r.queue, spec.ID, rec)
+	if errors.Is(err, queue.ErrMissing) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := r.queue.Park(ctx, spec.ID, rec.Key, ev); err != nil {
+		return false, err
+	}
+	r.fault(pointPark)
+	return true, nil
+}
+
+// fetch reads the event that a record stands for: from its sequence if that
+// still holds it, else from its parked copy. It returns queue.ErrMissing when
+// neither does.
+func fetch(ctx context.Context, q *queue.Queue, handler string, rec *dedup.Record) (*event.Event, error) {
+	if rec.Seq != 0 {
+		m, err := q.Get(ctx, rec.Seq)
+		switch {
+		case err == nil && adopt(&m.Event, handler, rec):
+			return &m.Event, nil
+		case err != nil && !errors.Is(err, queue.ErrMissing) && !errors.Is(err, queue.ErrFormat):
+			return nil, err
+		}
+	}
+	m, err := q.Parked(ctx, handler, rec.Key)
+	switch {
+	case err == nil && adopt(&m.Event, handler, rec):
+		return &m.Event, nil
+	case err != nil && !errors.Is(err, queue.ErrFormat):
+		return nil, err
+	}
+	return nil, queue.ErrMissing
+}
+
+// adopt makes ev the record's run, in its batch and with its origin, and reports
+// whether it is that at all: a sequence may hold another event.
+func adopt(ev *event.Event, handler string, rec *dedup.Record) bool {
+	parts, err := event.DecodeKey(rec.Key.Tuple)
+	if err != nil {
+		return false
+	}
+	ev.Batch = parts.Batch
+	if rec.Origin.Valid() {
+		ev.Origin = rec.Origin
+	}
+	return event.KeyFor(ev, handler) == rec.Key || event.MismatchKey(ev, handler) == rec.Key
+}

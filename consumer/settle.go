@@ -1,0 +1,308 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+	"idemd/queue"
+)
+
+// The pauses between tries to write down what has happened.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// settleLater settles r beside the workers. It waits while too many runs are
+// being settled.
+func (p *Pool) settleLater(ctx context.Context, r *run, s settlement) {
+	if !p.async(ctx, func() {
+		defer p.claims.leave(r.key.Tuple)
+		p.settle(ctx, r, s)
+	}) {
+		p.claims.leave(r.key.Tuple)
+		p.leave(r)
+	}
+}
+
+// async runs fn on a slot. It is false when ctx ended before there was one.
+func (p *Pool) async(ctx context.Context, fn func()) bool {
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	p.obs.settling.Add(1)
+	go func() { // drain waits for it
+		defer func() { <-p.slots }()
+		defer p.obs.settling.Add(-1)
+		fn()
+	}()
+	return true
+}
+
+// settle writes down what has happened: a copy of the event where the record
+// will need one, the record, and only then, if that compare-and-set won, the
+// ack. What cannot be written is tried again for as long as the pool lives: a
+// run is never given up as "not done".
+func (p *Pool) settle(ctx context.Context, r *run, s settlement) {
+	parked := r.rec.Parked
+	if s.park && !parked {
+		if p.park(ctx, r) != nil {
+			p.leave(r)
+			return
+		}
+		parked = true
+	}
+	if s.action == commit {
+		p.fault(pointCommit)
+	}
+	res, err := p.write(ctx, r.key, p.op(r, s, parked))
+	if errors.Is(err, dedup.ErrFenced) {
+		// Somebody else owns the run now, and the store knows it: its delivery
+		// comes again and is a duplicate.
+		p.obs.fenced.Add(1)
+		p.log.Warn("claim was lost before it could be settled", "event_id", r.eventID(), "run_id", r.key.RunID())
+	}
+	if err != nil {
+		p.leave(r)
+		return
+	}
+	p.fault(settledPoint(s.action))
+	p.tell(r, s, res)
+	if parked && res.Record.State == dedup.Done {
+		p.unpark(ctx, r)
+	}
+	p.finish(r)
+}
+
+// op is the store's operation for s. The first record of a run that never held
+// a claim is Put.
+func (p *Pool) op(r *run, s settlement, parked bool) dedup.Op {
+	if !r.claimed {
+		put := dedup.Put{
+			State: dedup.Dead, Effect: p.spec.Effect, Fingerprint: r.ev.Fingerprint, Origin: r.ev.Origin,
+			Seq: r.seq, Reason: s.reason, Parked: parked,
+		}
+		if s.counts {
+			put.Attempts = 1
+		}
+		if s.action == postpone {
+			put.State, put.Due = dedup.Waiting, s.due
+		}
+		return put
+	}
+	switch fence := r.rec.Fence; s.action {
+	case postpone:
+		return dedup.Defer{Fence: fence, Due: s.due, Counts: s.counts, Reason: s.reason, Parked: parked}
+	case bury:
+		return dedup.Bury{Fence: fence, Counts: s.counts, Reason: s.reason, Parked: parked}
+	case doubt:
+		return dedup.Doubt{Fence: fence, Reason: s.reason, Parked: parked}
+	default:
+		return dedup.Commit{Fence: fence, Outcome: dedup.OutcomeDone, Retain: p.spec.Retain}
+	}
+}
+
+// shelve gives an event that is not to be run the record that says so: DEAD with
+// a copy of its own, or DONE, dropped.
+func (p *Pool) shelve(ctx context.Context, r *run, state dedup.State, reason string) {
+	if !p.async(ctx, func() { p.shelveNow(ctx, r, state, reason) }) {
+		p.leave(r)
+	}
+}
+
+func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason string) {
+	var found bool
+	err := p.persist(ctx, &p.obs.storeErrors, func() (err error) {
+		r.rec, found, err = p.store.Get(ctx, r.key)
+		return err
+	})
+	if err == nil && !found {
+		err = p.shelveNew(ctx, r, state, reason)
+	}
+	if err != nil {
+		p.leave(r)
+		return
+	}
+	p.finish(r)
+}
+
+func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason string) error {
+	put := dedup.Put{
+		State: state, Effect: p.spec.Effect, Fingerprint: r.ev.Fingerprint, Origin: r.ev.Origin, Seq: r.seq,
+		Retain: p.spec.Retain, Reason: dedup.Reason{Code: reason}, Parked: state == dedup.Dead,
+	}
+	if put.Parked {
+		if err := p.park(ctx, r); err != nil {
+			return err
+		}
+	}
+	res, err := p.write(ctx, r.key, put)
+	if err != nil {
+		return err
+	}
+	p.obs.verdict(res.Verdict)
+	if state == dedup.Dead {
+		p.fault(settledPoint(bury))
+		p.obs.buried.Add(1)
+		p.log.Warn("event parked unseen", "reason", reason, "event_id", r.eventID(), "run_id", r.key.RunID())
+	}
+	return nil
+}
+
+// park copies the event, so that its record pins nothing in the queue.
+func (p *Pool) park(ctx context.Context, r *run) error {
+	err := p.persist(ctx, &p.obs.parkErrors, func() error { return p.queue.Park(ctx, p.spec.ID, r.key, r.ev) })
+	if err == nil {
+		p.fault(pointPark)
+	}
+	return err
+}
+
+// unpark removes the copy of a run that is done. A copy that stays does no harm.
+func (p *Pool) unpark(ctx context.Context, r *run) {
+	if err := p.queue.Unpark(ctx, p.spec.ID, r.key); err != nil {
+		p.obs.queueErrors.Add(1)
+		p.log.Warn("copy of a finished run not removed", "run_id", r.key.RunID(), "error", err)
+	}
+}
+
+// write applies op and returns when its result is on stable storage, or with
+// ErrFenced, or when the pool or the store ends.
+func (p *Pool) write(ctx context.Context, key event.Key, op dedup.Op) (res dedup.Result, err error) {
+	err = p.persist(ctx, &p.obs.storeErrors, func() (err error) {
+		res, err = p.store.Do(ctx, key, op)
+		return err
+	})
+	return res, err
+}
+
+// persist tries do until it succeeds or can no longer succeed.
+func (p *Pool) persist(ctx context.Context, failures counter, do func() error) error {
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		err := do()
+		if err == nil || errors.Is(err, dedup.ErrFenced) || errors.Is(err, dedup.ErrClosed) || errors.Is(err, queue.ErrClosed) {
+			return err
+		}
+		if failures.Add(1); pause == firstRetry {
+			p.log.Warn("outcome not stored, trying again until it is", "error", err)
+		}
+		if sleep(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+type counter interface{ Add(delta uint64) uint64 }
+
+// finish acks the delivery and notes the progress. The record is durable, or
+// the run needs none.
+func (p *Pool) finish(r *run) {
+	if !r.delivered {
+		return
+	}
+	d, to := p.open.settle(r.seq)
+	if d != nil {
+		if err := d.Ack(); err != nil { // it comes again, as a duplicate
+			p.obs.queueErrors.Add(1)
+			p.log.Debug("delivery not acked", "seq", r.seq, "error", err)
+		}
+	}
+	if to > 0 {
+		p.store.Settle(p.spec.ID, to)
+	}
+}
+
+// leave lets the delivery come again when its time has run out.
+func (p *Pool) leave(r *run) {
+	if r.delivered {
+		p.open.leave(r.seq)
+	}
+}
+
+// giveBack lets the delivery come again in 30 s. It is for a claim store that
+// does not answer, and for nothing else: retries come from the store.
+func (p *Pool) giveBack(r *run) {
+	if !r.delivered {
+		return
+	}
+	p.obs.giveBacks.Add(1)
+	if d := p.open.leave(r.seq); d != nil {
+		if err := d.Nak(nakDelay); err != nil {
+			p.obs.queueErrors.Add(1)
+			p.log.Debug("delivery not given back", "seq", r.seq, "error", err)
+		}
+	}
+}
+
+// reclaimLost gives back the claims that were granted without anybody hearing of
+// it: nobody runs under them, and nothing else would ever wake them.
+func (p *Pool) reclaimLost(ctx context.Context) {
+	for _, key := range p.claims.allLost() {
+		p.claims.enter(key.Tuple)
+		err := p.reclaim(ctx, key)
+		p.claims.leave(key.Tuple)
+		if err != nil && !errors.Is(err, dedup.ErrFenced) {
+			p.obs.storeErrors.Add(1)
+			return
+		}
+	}
+}
+
+func (p *Pool) reclaim(ctx context.Context, key event.Key) error {
+	rec, found, err := p.store.Get(ctx, key)
+	if err != nil || !p.claims.alone(key.Tuple) {
+		return err
+	}
+	if found && rec.State == dedup.Started && rec.Owner == dedup.InProc && rec.Fence.Epoch() == p.store.Epoch() {
+		_, err := p.store.Do(ctx, key, dedup.Defer{
+			Fence: rec.Fence, Due: dedup.At(p.now()), Reason: dedup.Reason{Code: "grant-lost", Detail: "the claim store did not answer"},
+		})
+		if err != nil {
+			return err
+		}
+		p.obs.lostGrants.Add(1)
+	}
+	p.claims.setLost(key, false)
+	return nil
+}
+
+// tell counts and logs how a run ended.
+func (p *Pool) tell(r *run, s settlement, res dedup.Result) {
+	if res.Verdict != 0 { // of Put: the first record, or one that was there
+		p.obs.verdict(res.Verdict)
+		if res.Verdict != dedup.Created {
+			return
+		}
+	}
+	attrs := []any{
+		"event_id", r.eventID(), "run_id", r.key.RunID(), "attempts", res.Record.Attempts,
+		"reason", s.reason.Code, "detail", s.reason.Detail,
+	}
+	switch s.action {
+	case postpone:
+		p.obs.retried.Add(1)
+		p.log.Debug("run will be tried again", append(attrs, "due", s.due.Std())...)
+	case bury:
+		p.obs.buried.Add(1)
+		p.log.Warn("run is a dead letter", attrs...)
+	case doubt:
+		p.obs.doubted.Add(1)
+		p.log.Warn("run is in doubt, somebody has to decide", attrs...)
+	}
+}
+
+func (r *run) eventID() string {
+	if r.ev != nil {
+		return r.ev.ID()
+	}
+	parts, err := event.DecodeKey(r.key.Tuple)
+	if err != nil {
+		return ""
+	}
+	return parts.EventID()
+}

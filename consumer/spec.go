@@ -1,0 +1,180 @@
+package consumer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"idemd/dedup"
+	"idemd/event"
+)
+
+// The defaults of a Spec.
+const (
+	DefaultConcurrency = 8
+	DefaultTimeout     = 30 * time.Second
+	DefaultJitter      = 0.10
+	DefaultRetain      = 30 * 24 * time.Hour
+	DefaultReplayLimit = 14 * 24 * time.Hour
+)
+
+// DefaultRetry gives the default delays between attempts: with four of them
+// there are five attempts.
+func DefaultRetry() []time.Duration {
+	return []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}
+}
+
+// StoreUnavailable says what a handler does while the claim store does not
+// answer.
+type StoreUnavailable string
+
+// The choices. With Allow an event runs without a claim: success is acked and
+// counted, failure comes again in 30 s. Such runs leave no record, so that a
+// duplicate of one runs again; a side log that is merged into the store later is
+// not built yet.
+const (
+	Refuse StoreUnavailable = "refuse" // run nothing
+	Allow  StoreUnavailable = "allow"  // run without a claim
+)
+
+// OnMismatch says what becomes of another payload under a known identity.
+type OnMismatch string
+
+// The choices.
+const (
+	MismatchPark OnMismatch = "park" // a dead letter, for an operator
+	MismatchDrop OnMismatch = "drop" // done, outcome dropped
+)
+
+// Spec is one handler as configured. Zero fields that have a default take it;
+// Effect, and StoreUnavailable unless the effect is idempotent, must be set.
+type Spec struct {
+	ID               string   // what keys, records and the queue know it by
+	Name             string   // for people; ID when empty
+	Sources          []string // source ids; all when empty
+	Types            []string // exact, or with a trailing * that matches any rest; all when empty
+	Effect           dedup.Effect
+	StoreUnavailable StoreUnavailable
+	Timeout          time.Duration   // of one attempt
+	Concurrency      int             // attempts at one time
+	Retry            []time.Duration // delays between attempts; nil takes the default, empty allows one attempt
+	Jitter           float64         // a delay d becomes d to d*(1+Jitter): never early
+	OnMismatch       OnMismatch
+	Retain           time.Duration // how long a settled run is remembered (the cold window)
+	ReplayLimit      time.Duration // a run that would go on longer than this after it was first seen ends DEAD
+	Handler          Handler
+}
+
+// Problem is one thing that is wrong with a Spec.
+type Problem struct {
+	Field string // as in the configuration: "timeout"
+	Text  string // what is wrong, and what to write
+}
+
+// WithDefaults gives s with its zero fields filled in.
+func (s Spec) WithDefaults() Spec {
+	if s.Name == "" {
+		s.Name = s.ID
+	}
+	if s.Retry == nil {
+		s.Retry = DefaultRetry()
+	}
+	if s.OnMismatch == "" {
+		s.OnMismatch = MismatchPark
+	}
+	s.Timeout = orDefault(s.Timeout, DefaultTimeout)
+	s.Concurrency = orDefault(s.Concurrency, DefaultConcurrency)
+	s.Jitter = orDefault(s.Jitter, DefaultJitter)
+	s.Retain = orDefault(s.Retain, DefaultRetain)
+	s.ReplayLimit = orDefault(s.ReplayLimit, DefaultReplayLimit)
+	return s
+}
+
+func orDefault[T comparable](v, fallback T) T {
+	var zero T
+	if v == zero {
+		return fallback
+	}
+	return v
+}
+
+// Validate gives everything that is wrong with s, defaults filled in.
+func (s Spec) Validate() []Problem {
+	s = s.WithDefaults()
+	checks := []struct {
+		bad         bool
+		field, text string
+	}{
+		{s.ID == "", "id", "is missing"},
+		{s.Effect < dedup.Idempotent || s.Effect > dedup.Irrevocable, "effect",
+			"is required: write idempotent, retryable or irrevocable"},
+		{s.Effect != dedup.Idempotent && s.StoreUnavailable == "", "store_unavailable",
+			"is required: write refuse (run nothing while the claim store is down) or allow (run without a claim)"},
+		{s.StoreUnavailable != "" && s.StoreUnavailable != Refuse && s.StoreUnavailable != Allow, "store_unavailable",
+			"write refuse or allow"},
+		{s.Effect == dedup.Irrevocable && s.StoreUnavailable == Allow, "store_unavailable",
+			`"allow" could run an irrevocable effect twice: write refuse`},
+		{s.OnMismatch != MismatchPark && s.OnMismatch != MismatchDrop, "on_mismatch", "write park or drop"},
+		{s.Timeout < 0, "timeout", "must be more than 0"},
+		{s.Concurrency < 0 || s.Concurrency > 4096, "concurrency", "must be 1 to 4096"},
+		{s.Jitter < 0 || s.Jitter > 1, "jitter", "must be between 0 and 1"},
+		{s.Retain < 0, "cold", "must be more than 0"},
+		{s.ReplayLimit < 0, "replay_limit", "must be more than 0"},
+		{s.Handler == nil, "kind", "is missing"},
+	}
+	var problems []Problem
+	for _, c := range checks {
+		if c.bad {
+			problems = append(problems, Problem{Field: c.field, Text: c.text})
+		}
+	}
+	for i, d := range s.Retry {
+		if d <= 0 {
+			problems = append(problems, Problem{Field: fmt.Sprintf("retry[%d]", i), Text: "must be more than 0"})
+		}
+	}
+	for i, glob := range s.Types {
+		if glob == "" || strings.Contains(strings.TrimSuffix(glob, "*"), "*") {
+			problems = append(problems, Problem{Field: fmt.Sprintf("types[%d]", i), Text: "write a type, or its beginning and one * at the end"})
+		}
+	}
+	return problems
+}
+
+// MaxAttempts is how many attempts that count a run has.
+func (s *Spec) MaxAttempts() int { return len(s.Retry) + 1 }
+
+// Matches reports whether the handler wants events of this source and type. It
+// is also true of an event that could not be parsed: the handler parks it
+// unless it lists that type by name.
+func (s *Spec) Matches(source, typ string) bool {
+	if len(s.Sources) > 0 && !slices.Contains(s.Sources, source) {
+		return false
+	}
+	return typ == event.TypeUnparsed || len(s.Types) == 0 ||
+		slices.ContainsFunc(s.Types, func(glob string) bool { return matchGlob(glob, typ) })
+}
+
+func matchGlob(glob, typ string) bool {
+	if prefix, ok := strings.CutSuffix(glob, "*"); ok {
+		return strings.HasPrefix(typ, prefix)
+	}
+	return glob == typ
+}
+
+// unrunnable says why an event that the handler gets is parked unseen; "" when
+// it is to be run.
+func (s *Spec) unrunnable(ev *event.Event) string {
+	switch {
+	case ev.Identity.Kind == event.KindOversize:
+		return dedup.ReasonOversize
+	case ev.Type == event.TypeUnparsed && !slices.Contains(s.Types, event.TypeUnparsed):
+		return dedup.ReasonUnparsed
+	case ev.Identity.Kind == event.KindUnkeyed && s.Effect == dedup.Irrevocable:
+		return dedup.ReasonUnkeyed
+	}
+	return ""
+}
+
+func joined(texts []string) string { return strings.Join(texts, "; ") }
