@@ -3,6 +3,8 @@ package receiver
 import (
 	"bytes"
 	"context"
+	"crypto/cipher"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -154,4 +156,11 @@ func mustContain(t *testing.T, text, part string) {
 	if !strings.Contains(text, part) {
 		t.Errorf("%q does not contain %q", text, part)
 	}
+}
+
+// sealRaw encrypts a frame as it is.
+func sealRaw(key wecomKey, frame []byte) string {
+	out := bytes.Clone(frame)
+	cipher.NewCBCEncrypter(key.block, key.iv).CryptBlocks(out, out)
+	return base64.StdEncoding.EncodeToString(out)
 }
