@@ -21,11 +21,14 @@ const (
 // appends as many to a plain file with the same grouping and one fdatasync each.
 func BenchmarkPublish(b *testing.B) {
 	b.Run("queue", func(b *testing.B) {
-		q := open(b, Config{MaxBytes: 4 << 30, Logger: slog.New(slog.DiscardHandler)})
+		var w watch
+		q := open(b, Config{MaxBytes: 4 << 30, Logger: slog.New(slog.DiscardHandler), wrapSync: w.wrap})
+		before := w.syncs.Load()
 		bench(b, func(ev *event.Event) error {
 			_, err := q.Publish(b.Context(), ev)
 			return err
 		})
+		b.ReportMetric(float64(b.N)/float64(w.syncs.Load()-before), "msg/sync")
 	})
 	b.Run("append-fdatasync", func(b *testing.B) {
 		f, err := os.Create(filepath.Join(b.TempDir(), "log"))

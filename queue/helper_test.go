@@ -164,9 +164,17 @@ func ack(t testing.TB, d *Delivery) {
 // its acknowledgement.
 func store(t testing.TB, q *Queue, msg *nats.Msg) {
 	t.Helper()
-	if err := errors.Join(q.read.PublishMsg(msg), q.read.Flush()); err != nil {
+	if err := errors.Join(q.read.PublishMsg(msg), flush(t, q.read)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// flush is Flush without the timers that the client shares between all of its
+// connections: those must not travel between synctest bubbles.
+func flush(t testing.TB, nc *nats.Conn) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return nc.FlushWithContext(ctx)
 }
 
 func encoded(t testing.TB, ev *event.Event) *nats.Msg {

@@ -214,12 +214,20 @@ func (q *Queue) Close(ctx context.Context) error {
 		for _, c := range q.openConsumers() {
 			c.Stop()
 		}
-		if ferr := q.read.FlushTimeout(flushTimeout); ferr != nil { // their messages come again
-			q.log.Warn("last acks not flushed", "error", ferr)
-		}
+		q.flushAcks(ctx)
 		q.closeErr = errors.Join(err, q.shutdown())
 	})
 	return q.closeErr
+}
+
+// flushAcks sends the last acks. Those that stay behind only make their messages
+// come again.
+func (q *Queue) flushAcks(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := q.read.FlushWithContext(ctx); err != nil && ctx.Err() == nil {
+		q.log.Warn("last acks not flushed", "error", err)
+	}
 }
 
 // shutdown takes down whatever open has put up.

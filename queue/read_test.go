@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -126,12 +127,13 @@ func TestQueue_LargestEventPassesEverywhere(t *testing.T) {
 	}
 	equal := func(how string, m Message, err error) {
 		t.Helper()
-		if diff := cmp.Diff(*ev, m.Event); err != nil || diff != "" {
-			t.Errorf("%s: %v, differs: %v", how, err, diff != "")
+		if err != nil || m.Event.Identity != ev.Identity || !bytes.Equal(m.Event.Body, ev.Body) {
+			t.Errorf("%s: %v, body of %d bytes", how, err, len(m.Event.Body))
 		}
 	}
 	m, err := q.Get(t.Context(), 1)
 	equal("get", m, err)
+
 	equal("next", next(t, consume(t, q, ConsumerConfig{})).Message, nil)
 	if diff := cmp.Diff(down(8, 1), scan(t, q, 0, 0)); diff != "" {
 		t.Error(diff)
@@ -141,6 +143,7 @@ func TestQueue_LargestEventPassesEverywhere(t *testing.T) {
 	}
 	m, err = q.Parked(t.Context(), "crm", event0Key())
 	equal("parked", m, err)
+
 	if _, err := q.Publish(t.Context(), bigEvent(size+1)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("one byte more: %v", err)
 	}

@@ -21,6 +21,7 @@ const (
 	streamParked = "PARKED"
 
 	minParkedBytes = 32 << 20
+	maxStore       = 1 << 60          // the streams have their limits; with one here a budget could not shrink
 	maxBudget      = 1 << 50          // far beyond any disk, far from overflow
 	startTimeout   = 30 * time.Second // for the server to accept us once it has read its files
 	maxPending     = 256 << 20        // what the server may hold for a slow reader: ourselves
@@ -36,7 +37,7 @@ func startServer(cfg Config, syncAlways bool) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "idemd", DontListen: true, NoSigs: true,
 		JetStream: true, StoreDir: cfg.Dir, SyncAlways: syncAlways,
-		JetStreamMaxStore:  cfg.MaxBytes + parkedBytes(cfg),
+		JetStreamMaxStore:  maxStore,
 		JetStreamMaxMemory: 1 << 20, // nothing is kept in memory; 0 would mean three quarters of it
 		MaxPayload:         MaxMessage + headroom, MaxPending: maxPending,
 	}
@@ -47,7 +48,7 @@ func startServer(cfg Config, syncAlways bool) (*server.Server, error) {
 	log := &serverLog{log: cfg.Logger}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
-	if !srv.JetStreamEnabled() || !srv.ReadyForConnections(startTimeout) {
+	if log.gaveUp() || !srv.JetStreamEnabled() || !srv.ReadyForConnections(startTimeout) {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, fmt.Errorf("start server: %w", log.why())
@@ -79,6 +80,8 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 		l.log.Log(context.Background(), level, "nats server", "text", fmt.Sprintf(format, v...))
 	}
 }
+
+func (l *serverLog) gaveUp() bool { return l.fatal.Load() != nil }
 
 // why returns the last thing that the server gave up for.
 func (l *serverLog) why() error {
@@ -134,10 +137,6 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, dir string, want 
 		st, err = js.CreateStream(ctx, want)
 	case err == nil && st.CachedInfo().Config.MaxBytes != want.MaxBytes:
 		st, err = js.UpdateStream(ctx, want)
-	}
-	var apiErr *jetstream.APIError
-	if errors.As(err, &apiErr) && apiErr.ErrorCode == codeStorageExceeded {
-		return nil, fmt.Errorf("stream %s: max_bytes %d is more than the server can store", want.Name, want.MaxBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", want.Name, err)
