@@ -30,7 +30,7 @@ func NewClient(path string) *Client {
 			switch {
 			case err == nil:
 				return conn, nil
-			case len(path) > maxSocketPath:
+			case len(path) > MaxSocketPath:
 				return nil, fmt.Errorf("connect to %s: %w", path, ErrSocketPath)
 			case notRunning(err):
 				return nil, ErrNotRunning

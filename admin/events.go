@@ -143,8 +143,10 @@ func (s *Server) tail(w http.ResponseWriter, r *http.Request) {
 		s.b.Logger.Debug("admin answer was not read", "path", r.URL.Path, "error", err)
 		return
 	}
+	ctx, over := s.tails.begin(r.Context())
+	defer over()
 	enc := json.NewEncoder(w)
-	err = s.b.Queue.Tail(r.Context(), func(m queue.Message) error {
+	err = s.b.Queue.Tail(ctx, func(m queue.Message) error {
 		if !s.wants(f, &m.Event) {
 			return nil
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"idemd/dedup"
@@ -45,8 +46,9 @@ type Backend struct {
 // Server answers the admin API. It is safe for concurrent use. Whoever can
 // connect may do everything: the socket's file mode is the guard.
 type Server struct {
-	b   Backend
-	mux *http.ServeMux
+	b     Backend
+	mux   *http.ServeMux
+	tails endless
 }
 
 // NewServer makes a Server for b, all of whose fields must be set.
@@ -60,6 +62,54 @@ func NewServer(b Backend) *Server {
 		return nil, &Error{CodeNotFound, fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path), "the program and the daemon may be of different versions"}
 	}))
 	return s
+}
+
+// HTTP gives the http.Server to serve the socket with. Its Shutdown ends the
+// answers that would go on for ever.
+func (s *Server) HTTP() *http.Server {
+	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
+	srv.RegisterOnShutdown(s.tails.end)
+	return srv
+}
+
+// endless keeps the answers that end only when somebody ends them.
+type endless struct {
+	mu      sync.Mutex
+	ended   bool
+	cancels map[int]context.CancelFunc
+	next    int
+}
+
+// begin gives a context that end cancels, and what has to be called when the
+// answer is over.
+func (e *endless) begin(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		cancel()
+	}
+	if e.cancels == nil {
+		e.cancels = map[int]context.CancelFunc{}
+	}
+	id := e.next
+	e.next++
+	e.cancels[id] = cancel
+	return ctx, func() {
+		cancel()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.cancels, id)
+	}
+}
+
+func (e *endless) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	for _, cancel := range e.cancels {
+		cancel()
+	}
 }
 
 // endpoint answers one request with a value that becomes JSON.

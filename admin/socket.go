@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,22 +13,23 @@ import (
 // SocketPath is where the daemon of a data directory listens.
 func SocketPath(dataDir string) string { return filepath.Join(dataDir, "idemd.sock") }
 
-// maxSocketPath is the longest path in bytes that every system takes.
-const maxSocketPath = 103
+// MaxSocketPath is the longest path of a unix socket, in bytes, that every
+// system takes.
+const MaxSocketPath = 103
 
 // ErrSocketPath is returned for a socket path that the system cannot take.
 var ErrSocketPath = errors.New("path is too long for a unix socket")
 
 // Listen opens the socket for its owner and group. A file that a dead process
 // left there is replaced, so the caller must hold the data directory's lock.
-func Listen(ctx context.Context, path string) (net.Listener, error) {
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("listen on %s (%d bytes, at most %d): %w", path, len(path), maxSocketPath, ErrSocketPath)
+func Listen(path string) (net.Listener, error) {
+	if len(path) > MaxSocketPath {
+		return nil, fmt.Errorf("listen on %s (%d bytes, at most %d): %w", path, len(path), MaxSocketPath, ErrSocketPath)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

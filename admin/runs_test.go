@@ -1,0 +1,232 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"idemd/admin"
+	"idemd/dedup"
+	"idemd/event"
+)
+
+func TestWhy_TellsOfEveryHandlerThatWantsTheEvent(t *testing.T) {
+	w := newWorld(t)
+	ev := w.publish("a", "order.paid", `{}`)
+	key := w.put(ev, "crm-id", dedup.Done, "")
+	why, err := w.client.Why(t.Context(), "a", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(why.Handlers) != 2 || why.Event.ID != ev.ID() {
+		t.Fatalf("got %+v", why)
+	}
+	crm, erp := why.Handlers[0], why.Handlers[1]
+	if crm.Handler != "crm" || crm.Explanation.State != "done" || crm.Run == nil || crm.Run.ID != key.RunID() || crm.Run.Outcome != "done" {
+		t.Errorf("crm: %+v", crm)
+	}
+	if erp.Handler != "erp" || erp.Explanation.State != "unseen" || erp.Run != nil {
+		t.Errorf("erp: %+v", erp)
+	}
+}
+
+func TestWhy_OfAnotherPayloadShowsItsOwnRecord(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.publish("a", "order.paid", `{"n":1}`), "crm-id", dedup.Done, "")
+	second := w.publish("a", "order.paid", `{"n":2}`)
+	_, err := w.store.Do(t.Context(), event.MismatchKey(second, "crm-id"), dedup.Put{
+		State: dedup.Dead, Effect: dedup.Irrevocable, Origin: second.Origin, Fingerprint: second.Fingerprint,
+		Seq: 2, Reason: dedup.Reason{Code: dedup.ReasonMismatch},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	why, err := w.client.Why(t.Context(), "2", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run := why.Handlers[0].Run; run == nil || !run.Mismatch || run.State != dedup.Dead {
+		t.Errorf("got %+v", run)
+	}
+}
+
+func TestDead_IsListedShownRetriedAndDropped(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.publish("a", "order.paid", `{"n":1}`), w.publish("b", "order.paid", `{}`)
+	a, b := w.put(first, "crm-id", dedup.Dead, "http-400"), w.put(second, "erp", dedup.Dead, "exhausted")
+
+	page, err := w.client.Runs(t.Context(), admin.DeadList, admin.RunFilter{}, "", 10)
+	if err != nil || len(page.Items) != 2 || page.Items[0].ID != a.RunID() || page.Items[0].Handler != "crm" || page.Items[0].Reason.Code != "http-400" {
+		t.Fatalf("got %+v, %v", page, err)
+	}
+	page, err = w.client.Runs(t.Context(), admin.DeadList, admin.RunFilter{Handler: "crm", Reason: "http-400"}, "", 10)
+	if err != nil || len(page.Items) != 1 {
+		t.Fatalf("got %+v, %v", page, err)
+	}
+	shown, err := w.client.Run(t.Context(), admin.DeadList, a.RunID()[:10], true)
+	if err != nil || shown.Event == nil || shown.Event.PlatformID != "a" || string(shown.Body) != `{"n":1}` || shown.Explanation == nil {
+		t.Fatalf("got %+v, %v", shown, err)
+	}
+	stale := shown.Fence
+
+	after, err := w.client.Resolve(t.Context(), admin.DeadList, a.RunID(), admin.Resolve{As: admin.AsRetry, Note: "repaired", Fence: stale})
+	if err != nil || after.State != dedup.Waiting || after.Reason.Detail != "repaired" || after.Attempts != 0 {
+		t.Errorf("got %+v, %v", after, err)
+	}
+	_, err = w.client.Resolve(t.Context(), admin.DeadList, a.RunID(), admin.Resolve{As: admin.AsRetry})
+	wantError(t, err, admin.CodeNotFound, "is on the list dead")
+	_, err = w.client.Resolve(t.Context(), admin.DeadList, b.RunID(), admin.Resolve{As: admin.AsDrop, Fence: stale})
+	wantError(t, err, admin.CodeConflict, "no longer in the state")
+	after, err = w.client.Resolve(t.Context(), admin.DeadList, b.RunID(), admin.Resolve{As: admin.AsDrop})
+	if err != nil || after.State != dedup.Done || after.Outcome != "dropped" {
+		t.Errorf("got %+v, %v", after, err)
+	}
+}
+
+func TestDead_ARunWhoseEventIsGoneIsShownWithoutIt(t *testing.T) {
+	w := newWorld(t)
+	w.publish("other", "order.paid", `{}`) // holds the sequence that the record names
+	gone := &event.Event{Source: "shop-id", Type: "x", Identity: event.NewIdentity("", event.KindPlatform, "", "gone"), Origin: event.OriginCallback}
+	key := w.put(gone, "crm-id", dedup.Dead, "http-400")
+	run, err := w.client.Run(t.Context(), admin.DeadList, key.RunID(), false)
+	if err != nil || run.Event != nil || run.PlatformID != "gone" {
+		t.Errorf("got %+v, %v", run, err)
+	}
+}
+
+func TestDoubt_IsResolvedAsAPersonSays(t *testing.T) {
+	w := newWorld(t)
+	for as, want := range map[admin.Resolution]dedup.State{
+		admin.AsDone: dedup.Done, admin.AsRetry: dedup.Waiting, admin.AsDrop: dedup.Done, admin.AsDead: dedup.Dead,
+	} {
+		key := w.put(w.publish(string(as), "order.paid", `{}`), "crm-id", dedup.InDoubt, "timeout")
+		after, err := w.client.Resolve(t.Context(), admin.DoubtList, key.RunID(), admin.Resolve{As: as})
+		if err != nil || after.State != want {
+			t.Errorf("%s: got %+v, %v", as, after, err)
+		}
+	}
+	_, err := w.client.Resolve(t.Context(), admin.DoubtList, "run_aaaaaaaa", admin.Resolve{As: "perhaps"})
+	wantError(t, err, admin.CodeBadRequest, "cannot be resolved as")
+	_, err = w.client.Resolve(t.Context(), admin.DeadList, "run_aaaaaaaa", admin.Resolve{As: admin.AsDone})
+	wantError(t, err, admin.CodeBadRequest, "cannot be resolved as")
+}
+
+func TestResolveAll_TakesWhatTheFilterChooses(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.put(w.publish(id, "order.paid", `{}`), "crm-id", dedup.InDoubt, "timeout")
+	}
+	w.put(w.publish("d", "order.paid", `{}`), "crm-id", dedup.InDoubt, "owner-gone")
+	sum, err := w.client.ResolveAll(t.Context(), admin.DoubtList, admin.RunFilter{Reason: "timeout"}, admin.Resolve{As: admin.AsDead})
+	if err != nil || sum != (admin.Resolved{Resolved: 3}) {
+		t.Errorf("got %+v, %v", sum, err)
+	}
+	page, err := w.client.Runs(t.Context(), admin.DoubtList, admin.RunFilter{}, "", 10)
+	if err != nil || len(page.Items) != 1 || page.Items[0].PlatformID != "d" {
+		t.Errorf("got %+v, %v", page, err)
+	}
+}
+
+func TestRun_SaysWhatIsWrongWithAnID(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.client.Run(t.Context(), admin.DeadList, "run_1", false)
+	wantError(t, err, admin.CodeBadRequest, "not the id of a run")
+	_, err = w.client.Run(t.Context(), admin.DeadList, "evt_12345678", false)
+	wantError(t, err, admin.CodeBadRequest, "not the id of a run")
+	_, err = w.client.Run(t.Context(), "alive", "run_12345678", false)
+	wantError(t, err, admin.CodeNotFound, "no list")
+}
+
+func TestTail_GivesEventsAsTheyComeUntilTheServerStops(t *testing.T) {
+	w := newWorld(t)
+	w.publish("before", "order.paid", `{}`)
+	got, ended := make(chan admin.Event), make(chan error, 1)
+	go func() {
+		ended <- w.client.Tail(context.Background(), admin.EventFilter{Type: "order.*"}, func(ev admin.Event) error {
+			got <- ev
+			return nil
+		})
+	}()
+	// The tail begins at some moment after the call, so events come until one is
+	// seen.
+	var seen admin.Event
+	for i := 0; seen.ID == ""; i++ {
+		w.publish("other", "unwanted", `{}`)
+		w.publish("after", "order.paid", `{}`)
+		select {
+		case seen = <-got:
+		default:
+		}
+	}
+	if seen.PlatformID != "after" {
+		t.Errorf("got %+v", seen)
+	}
+	go func() {
+		for range got {
+		}
+	}()
+	if err := w.http.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("tail ended with %v", err)
+	}
+	close(got)
+}
+
+func TestClient_SaysThatNobodyRuns(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "idemd.sock")
+	c := admin.NewClient(socket)
+	if _, err := c.Status(t.Context()); !errors.Is(err, admin.ErrNotRunning) {
+		t.Errorf("no file: got %v", err)
+	}
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Status(t.Context()); !errors.Is(err, admin.ErrNotRunning) {
+		t.Errorf("no socket: got %v", err)
+	}
+	long := admin.NewClient(filepath.Join("/", strings.Repeat("x", 120), "idemd.sock"))
+	if _, err := long.Status(t.Context()); !errors.Is(err, admin.ErrSocketPath) {
+		t.Errorf("too long: got %v", err)
+	}
+}
+
+func TestListen_ReplacesADeadSocketAndRefusesALongPath(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "idemd.sock")
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := admin.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(socket)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("got mode %v, %v", info.Mode(), err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := admin.Listen("/" + strings.Repeat("x", 120)); !errors.Is(err, admin.ErrSocketPath) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestServer_AnswersNonsenseWithItsErrorFormat(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.client.Events(t.Context(), admin.EventFilter{}, "x", 10)
+	wantError(t, err, admin.CodeBadRequest, "cursor")
+	_, err = w.client.Events(t.Context(), admin.EventFilter{}, "", 5000)
+	wantError(t, err, admin.CodeBadRequest, "limit")
+	if err := w.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.client.Why(t.Context(), "1", "", 0)
+	wantError(t, err, admin.CodeNotFound, "no event")
+	_, err = w.client.ResolveAll(t.Context(), admin.DeadList, admin.RunFilter{}, admin.Resolve{As: admin.AsDrop})
+	wantError(t, err, admin.CodeUnavailable, "stopping")
+}
