@@ -1,0 +1,182 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"idemd/admin"
+	"idemd/consumer"
+	"idemd/receiver"
+)
+
+// ReceiverSources reads the sources' secrets and gives the receiver's
+// configuration. It returns a *ConfigError with every secret that cannot be
+// read or is none.
+func (c *Config) ReceiverSources() ([]receiver.SourceConfig, error) {
+	var b builder
+	all := make([]receiver.SourceConfig, len(c.Sources))
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		all[i] = s.unresolved()
+		all[i].Token, all[i].EncodingAESKey = nil, nil
+		for _, k := range s.secrets() {
+			text := b.resolve(c, fmt.Sprintf("source[%d].%s", i, k.key), k.secret)
+			switch k.key {
+			case "token", "previous_token":
+				all[i].Token = append(all[i].Token, text)
+			default:
+				all[i].EncodingAESKey = append(all[i].EncodingAESKey, text)
+			}
+		}
+	}
+	if len(b.problems) == 0 {
+		for _, p := range receiver.ValidateSecrets(all) {
+			b.add(c, fmt.Sprintf("source[%d].%s", p.Source, p.Field), p.What, p.Hint)
+		}
+	}
+	return all, b.err(c)
+}
+
+// Specs reads the handlers' secrets and gives the consumer's
+// configuration. The handlers of kind log write to logger. It returns a
+// *ConfigError with everything that is wrong.
+func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
+	var b builder
+	ids := map[string]string{}
+	for i := range c.Sources {
+		ids[c.Sources[i].Name] = c.Sources[i].ID
+	}
+	var all []consumer.Spec
+	for i := range c.Handlers {
+		h := &c.Handlers[i]
+		table := fmt.Sprintf("handler[%d]", i)
+		spec := consumer.Spec{
+			ID: h.ID, Name: h.Name, Types: h.Types,
+			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
+			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency,
+			OnMismatch: consumer.OnMismatch(h.OnMismatch),
+			Retain:     h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),
+		}
+		spec.Retry = []time.Duration{}
+		for _, d := range h.Retry {
+			spec.Retry = append(spec.Retry, d.Std())
+		}
+		for _, name := range h.Sources {
+			spec.Sources = append(spec.Sources, ids[name])
+		}
+		if err := spec.Effect.UnmarshalText([]byte(h.Effect)); err != nil {
+			b.add(c, table+".effect", err.Error(), "")
+		}
+		if h.Kind == kindHTTP {
+			spec.Handler = b.http(c, table, h)
+		} else {
+			spec.Handler = consumer.NewLog(logger)
+		}
+		if spec.Handler != nil { // else its problems are there already
+			for _, p := range spec.Validate() {
+				b.add(c, table+"."+p.Field, p.Text, "")
+			}
+		}
+		all = append(all, spec)
+	}
+	return all, b.err(c)
+}
+
+// builder collects what is wrong while secrets are read.
+type builder struct {
+	problems []Problem
+}
+
+func (b *builder) add(c *Config, path, what, hint string) {
+	b.problems = append(b.problems, Problem{Path: path, Line: c.line(path), What: what, Hint: hint})
+}
+
+func (b *builder) err(c *Config) error {
+	if len(b.problems) == 0 {
+		return nil
+	}
+	return &ConfigError{File: c.file, Problems: c.inOrder(b.problems)}
+}
+
+func (b *builder) resolve(c *Config, path string, s Secret) string {
+	text, err := s.Resolve(c.dir())
+	if err != nil {
+		hint := "idemd's service must have it; a shell may not"
+		if errors.Is(err, fs.ErrPermission) {
+			hint = "let the user that runs idemd read it"
+		}
+		b.add(c, path, "cannot be read: "+err.Error(), hint)
+	}
+	return text
+}
+
+func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handler {
+	before := len(b.problems)
+	cfg := consumer.HTTPConfig{
+		URL: h.URL, Answers: h.Answers, Proxy: h.Proxy, Concurrency: h.Concurrency, Headers: map[string]string{},
+	}
+	for name, value := range h.Headers {
+		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), value)
+	}
+	if !h.Secret.IsZero() {
+		cfg.Secret = b.resolve(c, table+".secret", h.Secret)
+	}
+	handler, err := consumer.NewHTTP(cfg)
+	if err != nil {
+		if len(b.problems) == before {
+			b.add(c, table, err.Error(), "")
+		}
+		return nil
+	}
+	return handler
+}
+
+// maxQueue is the default bound of the queue on a large disk.
+const maxQueue = 20 * GiB
+
+// QueueBytes is the queue's disk budget: [queue] max_bytes, else the smaller of
+// 20 GiB and half of the disk that data_dir is on.
+func (c *Config) QueueBytes() (int64, error) {
+	if c.Queue.MaxBytes > 0 {
+		return int64(c.Queue.MaxBytes), nil
+	}
+	dir := c.DataDir
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			return min(int64(maxQueue), int64(st.Blocks*uint64(st.Bsize)/2)), nil
+		}
+		// data_dir may not be there yet.
+		parent := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
+			return 0, &OperatorError{
+				What: "cannot read the size of the disk", Where: c.DataDir, Err: err,
+				Hint: "write [queue] max_bytes",
+			}
+		}
+		dir = parent
+	}
+}
+
+// SocketPath is where the daemon of this configuration listens for the command
+// line. It returns an *OperatorError when no system could take the path.
+func (c *Config) SocketPath() (string, error) {
+	path, err := filepath.Abs(admin.SocketPath(c.DataDir))
+	if err != nil {
+		return "", fmt.Errorf("find data_dir: %w", err)
+	}
+	if len(path) > admin.MaxSocketPath {
+		return "", &OperatorError{
+			What:  fmt.Sprintf("the path of the admin socket has %d bytes, more than the %d that a unix socket can have", len(path), admin.MaxSocketPath),
+			Where: path, Hint: "set data_dir to a shorter path",
+		}
+	}
+	return path, nil
+}
