@@ -105,12 +105,8 @@ func (c *Client) Runs(ctx context.Context, list List, f RunFilter, cursor string
 }
 
 // Run gives one run of a list by its id or a unique beginning of it.
-func (c *Client) Run(ctx context.Context, list List, id string, body bool) (Run, error) {
-	q := url.Values{}
-	if body {
-		q.Set("body", "true")
-	}
-	return call[Run](ctx, c, http.MethodGet, "/v1/runs/"+string(list)+"/"+url.PathEscape(id), q, nil)
+func (c *Client) Run(ctx context.Context, list List, id string) (Run, error) {
+	return call[Run](ctx, c, http.MethodGet, "/v1/runs/"+string(list)+"/"+url.PathEscape(id), nil, nil)
 }
 
 // Resolve decides about one run and gives it as it is then.

@@ -180,9 +180,6 @@ func (s *Server) showRun(r *http.Request) (any, error) {
 	}
 	why := s.b.Explain(r.Context(), parts.Handler, m, rec)
 	v.Explanation = &why
-	if r.URL.Query().Get("body") == "true" {
-		v.Body = m.Event.Body
-	}
 	return v, nil
 }
 

@@ -139,7 +139,7 @@ type Explanation struct {
 // Why explains one event.
 type Why struct {
 	Event    EventDetail  `json:"event"`
-	Handlers []HandlerWhy `json:"handlers"` // those that want it; empty: unrouted
+	Handlers []HandlerWhy `json:"handlers"` // all of them, also those that do not want it
 }
 
 // HandlerWhy is what one handler did with an event.

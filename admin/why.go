@@ -10,14 +10,14 @@ import (
 	"idemd/queue"
 )
 
-// why tells for each handler that wants the event what it did with it.
+// why tells for each handler what it did with the event.
 func (s *Server) why(r *http.Request) (any, error) {
 	f, err := s.find(r)
 	if err != nil {
 		return nil, err
 	}
 	w := Why{Event: s.detail(f), Handlers: []HandlerWhy{}}
-	for _, h := range s.wanted(&f.message.Event) {
+	for _, h := range s.b.Handlers {
 		told, err := s.handlerWhy(r.Context(), h, f.message)
 		if err != nil {
 			return nil, err
