@@ -22,18 +22,7 @@ func (c *Config) ReceiverSources() ([]receiver.SourceConfig, error) {
 	var b builder
 	all := make([]receiver.SourceConfig, len(c.Sources))
 	for i := range c.Sources {
-		s := &c.Sources[i]
-		all[i] = s.unresolved()
-		all[i].Token, all[i].EncodingAESKey = nil, nil
-		for _, k := range s.secrets() {
-			text := b.resolve(c, fmt.Sprintf("source[%d].%s", i, k.key), k.secret)
-			switch k.key {
-			case "token", "previous_token":
-				all[i].Token = append(all[i].Token, text)
-			default:
-				all[i].EncodingAESKey = append(all[i].EncodingAESKey, text)
-			}
-		}
+		all[i] = b.source(c, i)
 	}
 	if len(b.problems) == 0 {
 		for _, p := range receiver.ValidateSecrets(all) {
@@ -116,6 +105,22 @@ func (b *builder) resolve(c *Config, path string, s Secret) string {
 	return text
 }
 
+func (b *builder) source(c *Config, i int) receiver.SourceConfig {
+	s := &c.Sources[i]
+	r := s.unresolved()
+	r.Token, r.EncodingAESKey = nil, nil
+	for _, k := range s.secrets() {
+		text := b.resolve(c, fmt.Sprintf("source[%d].%s", i, k.key), k.secret)
+		switch k.key {
+		case "token", "previous_token":
+			r.Token = append(r.Token, text)
+		default:
+			r.EncodingAESKey = append(r.EncodingAESKey, text)
+		}
+	}
+	return r
+}
+
 func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handler {
 	before := len(b.problems)
 	cfg := consumer.HTTPConfig{
@@ -146,22 +151,24 @@ func (c *Config) QueueBytes() (int64, error) {
 	if c.Queue.MaxBytes > 0 {
 		return int64(c.Queue.MaxBytes), nil
 	}
-	dir := c.DataDir
-	for {
+	disk, err := c.diskBytes()
+	return min(int64(maxQueue), disk/2), err
+}
+
+// diskBytes is the size of the disk that data_dir is on, or will be.
+func (c *Config) diskBytes() (int64, error) {
+	for dir := c.DataDir; ; dir = filepath.Dir(dir) {
 		var st unix.Statfs_t
 		err := unix.Statfs(dir, &st)
 		if err == nil {
-			return min(int64(maxQueue), int64(st.Blocks*uint64(st.Bsize)/2)), nil
+			return int64(st.Blocks * uint64(st.Bsize)), nil
 		}
-		// data_dir may not be there yet.
-		parent := filepath.Dir(dir)
-		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
+		if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
 			return 0, &OperatorError{
 				What: "cannot read the size of the disk", Where: c.DataDir, Err: err,
-				Hint: "write [queue] max_bytes",
+				Hint: "let the user that runs idemd enter the directory, or write [queue] max_bytes",
 			}
 		}
-		dir = parent
 	}
 }
 
