@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -82,3 +83,6 @@ func (o *Observe) snapshot() Snapshot {
 	}
 	return s
 }
+
+// Pending is how many events the handler has not been offered yet.
+func (p *Pool) Pending(ctx context.Context) (uint64, error) { return p.consumer.Pending(ctx) }

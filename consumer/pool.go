@@ -57,7 +57,7 @@ type Pool struct {
 	obs      *Observe
 	fault    func(string)
 	reaper   *reaper
-	consumer *queue.Consumer // after Prepare
+	consumer *queue.Consumer
 
 	open   *openDeliveries
 	claims *claims
@@ -76,14 +76,16 @@ type Pool struct {
 	killOnce sync.Once
 }
 
-// NewPool makes a pool. It does nothing before Run. It returns an error when the
-// Spec is not valid.
-func NewPool(cfg Config) (*Pool, error) {
+// NewPool makes a pool and the handler's consumer, at the place where its
+// progress stands; a handler that is new begins with the next event. Nothing
+// runs before Run. It returns an error when the Spec is not valid, or the queue
+// or the store does not answer.
+func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if problems := cfg.Spec.Validate(); len(problems) > 0 {
 		return nil, fmt.Errorf("check handler %q: %s %s", cfg.Spec.ID, problems[0].Field, problems[0].Text)
 	}
 	spec := cfg.Spec.WithDefaults()
-	r := newReaper(RecoverConfig{
+	r := newReaper(Recovery{
 		Store: cfg.Store, Queue: cfg.Queue, Specs: []Spec{spec}, Logger: cfg.Logger, Now: cfg.Now, Fault: cfg.Fault,
 	})
 	p := &Pool{
@@ -98,21 +100,20 @@ func NewPool(cfg Config) (*Pool, error) {
 	if p.obs == nil {
 		p.obs = &Observe{}
 	}
+	if err := p.consume(ctx); err != nil {
+		return nil, fmt.Errorf("open handler %s: %w", p.spec.Name, err)
+	}
 	return p, nil
 }
 
-// Prepare makes the handler's consumer, at the place where its progress stands;
-// a handler that is new begins with the next event. Run does it if the caller
-// has not, but only what is published after Prepare is sure to reach a new
-// handler.
-func (p *Pool) Prepare(ctx context.Context) error {
+func (p *Pool) consume(ctx context.Context) error {
 	state, err := p.queue.State(ctx)
 	if err != nil {
-		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
+		return err
 	}
 	progress, err := p.store.Begin(ctx, p.spec.ID, state.LastSeq+1)
 	if err != nil {
-		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
+		return err
 	}
 	start := StartSeq(progress, state.LastSeq)
 	p.open.begin(start)
@@ -120,10 +121,7 @@ func (p *Pool) Prepare(ctx context.Context) error {
 		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
 		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
 	})
-	if err != nil {
-		return fmt.Errorf("prepare handler %s: %w", p.spec.Name, err)
-	}
-	return nil
+	return err
 }
 
 // Run works until ctx ends or Stop is called; then it takes nothing new, lets
@@ -134,11 +132,6 @@ func (p *Pool) Run(ctx context.Context) error {
 		return nil
 	}
 	defer close(p.done)
-	if p.consumer == nil {
-		if err := p.Prepare(ctx); err != nil {
-			return err
-		}
-	}
 	taking, stopTaking := context.WithCancel(ctx)
 	defer stopTaking()
 	running, abort := context.WithCancel(context.WithoutCancel(ctx))
@@ -163,9 +156,7 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // release gives up what the pool holds outside.
 func (p *Pool) release() error {
-	if p.consumer != nil {
-		p.consumer.Stop()
-	}
+	p.consumer.Stop()
 	if c, ok := p.spec.Handler.(io.Closer); ok {
 		return c.Close()
 	}

@@ -35,7 +35,7 @@ func (p *Pool) wake(ctx context.Context, rec *dedup.Record) {
 		return // the store shows it again
 	}
 	if rec.State == dedup.Started { // an external owner's lease has ended
-		if _, err := p.reaper.reap(ctx, rec); err != nil {
+		if err := p.reaper.reap(ctx, rec); err != nil {
 			p.obs.storeErrors.Add(1)
 			p.log.Warn("ended lease not settled, trying again", "run_id", rec.Key.RunID(), "error", err)
 		}
@@ -196,6 +196,11 @@ func (p *Pool) unanswered(ctx context.Context, r *run, err error) {
 		return
 	}
 	p.obs.storeErrors.Add(1)
+	if !errors.Is(err, dedup.ErrUnavailable) {
+		p.log.Error("claim refused by the store", "event_id", r.ev.ID(), "run_id", r.key.RunID(), "error", err)
+		p.leave(r) // this event's trouble, not the store's
+		return
+	}
 	switch {
 	case p.spec.StoreUnavailable == Allow && r.delivered:
 		p.runAllowed(ctx, r)

@@ -19,8 +19,8 @@ func StartSeq(p dedup.Progress, lastSeq uint64) uint64 {
 	return max(min(p.FirstSeq, lastSeq+1), min(p.SettledTo, lastSeq)+1)
 }
 
-// RecoverConfig is what the recovery pass needs.
-type RecoverConfig struct {
+// Recovery is what the recovery pass needs.
+type Recovery struct {
 	Store  dedup.Store
 	Queue  *queue.Queue
 	Specs  []Spec             // a record of any other handler is treated by its own effect and the default retries
@@ -29,54 +29,40 @@ type RecoverConfig struct {
 	Fault  func(point string) // crash points; nil in production
 }
 
-// Recovered counts what the recovery pass found, by the state it left.
-type Recovered struct {
-	Doubted, Waiting, Buried, Freed int
-}
-
 const recoverPage = 256
 
 // Recover settles every run that a dead process held: an irrevocable one becomes
 // IN_DOUBT, any other one WAITING after its backoff, or DEAD when that was its
 // last attempt. It runs before any consumer starts. A run that it could not
 // settle keeps its record, and is named in the error.
-func Recover(ctx context.Context, cfg RecoverConfig) (Recovered, error) {
+func Recover(ctx context.Context, cfg Recovery) error {
 	r := newReaper(cfg)
-	var gone []dedup.Record
+	gone, err := deadRuns(ctx, cfg.Store)
+	if err != nil {
+		return fmt.Errorf("list runs of dead processes: %w", err)
+	}
+	var failed []error
+	for i := range gone {
+		if err := r.reap(ctx, &gone[i]); err != nil {
+			failed = append(failed, fmt.Errorf("recover %s: %w", gone[i].Key.RunID(), err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// deadRuns lists all pages first: what is settled leaves the list.
+func deadRuns(ctx context.Context, store dedup.Store) ([]dedup.Record, error) {
 	filter := dedup.Filter{States: []dedup.State{dedup.Started}, Owner: dedup.InProc, DeadOnly: true}
+	var gone []dedup.Record
 	for cursor := ""; ; {
-		page, next, err := cfg.Store.List(ctx, filter, cursor, recoverPage)
+		page, next, err := store.List(ctx, filter, cursor, recoverPage)
 		if err != nil {
-			return Recovered{}, fmt.Errorf("list runs of dead processes: %w", err)
+			return nil, err
 		}
 		gone = append(gone, page...)
 		if cursor = next; cursor == "" {
-			break
+			return gone, nil
 		}
-	}
-	var sum Recovered
-	var failed []error
-	for i := range gone {
-		state, err := r.reap(ctx, &gone[i])
-		if err != nil {
-			failed = append(failed, fmt.Errorf("recover %s: %w", gone[i].Key.RunID(), err))
-			continue
-		}
-		sum.count(state)
-	}
-	return sum, errors.Join(failed...)
-}
-
-func (s *Recovered) count(state dedup.State) {
-	switch state {
-	case dedup.InDoubt:
-		s.Doubted++
-	case dedup.Waiting:
-		s.Waiting++
-	case dedup.Dead:
-		s.Buried++
-	case dedup.Free:
-		s.Freed++
 	}
 }
 
@@ -90,7 +76,7 @@ type reaper struct {
 	fault func(string)
 }
 
-func newReaper(cfg RecoverConfig) *reaper {
+func newReaper(cfg Recovery) *reaper {
 	r := &reaper{
 		store: cfg.Store, queue: cfg.Queue, specs: make(map[string]Spec),
 		log: cfg.Logger, now: cfg.Now, fault: cfg.Fault,
@@ -110,12 +96,12 @@ func newReaper(cfg RecoverConfig) *reaper {
 	return r
 }
 
-// reap settles one run and gives the state it is in afterwards. If somebody else
-// has settled it meanwhile, that is theirs.
-func (r *reaper) reap(ctx context.Context, rec *dedup.Record) (dedup.State, error) {
+// reap settles one run. If somebody else has settled it meanwhile, that is
+// theirs.
+func (r *reaper) reap(ctx context.Context, rec *dedup.Record) error {
 	parts, err := event.DecodeKey(rec.Key.Tuple)
 	if err != nil {
-		return 0, fmt.Errorf("read key: %w", err)
+		return fmt.Errorf("read key: %w", err)
 	}
 	spec, ok := r.specs[parts.Handler]
 	if !ok {
@@ -124,16 +110,16 @@ func (r *reaper) reap(ctx context.Context, rec *dedup.Record) (dedup.State, erro
 	op := expiry(&spec, rec, r.now(), rand.Float64())
 	if op.park {
 		if op.Parked, err = r.park(ctx, &spec, rec); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	res, err := r.store.Do(ctx, rec.Key, op.Expire)
 	if err != nil && !errors.Is(err, dedup.ErrFenced) {
-		return 0, fmt.Errorf("expire claim: %w", err)
+		return fmt.Errorf("expire claim: %w", err)
 	}
-	r.log.Info("run of a dead process settled", "handler", spec.Name, "run_id", rec.Key.RunID(),
+	r.log.Info("run whose owner is gone settled", "handler", spec.Name, "run_id", rec.Key.RunID(),
 		"event_id", parts.EventID(), "state", res.Record.State.String(), "attempts", res.Record.Attempts)
-	return res.Record.State, nil
+	return nil
 }
 
 // expiring is an Expire, and whether the event needs a copy first.

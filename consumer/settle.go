@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"idemd/dedup"
@@ -182,10 +183,10 @@ func (p *Pool) write(ctx context.Context, key event.Key, op dedup.Op) (res dedup
 }
 
 // persist tries do until it succeeds or can no longer succeed.
-func (p *Pool) persist(ctx context.Context, failures counter, do func() error) error {
+func (p *Pool) persist(ctx context.Context, failures *atomic.Uint64, do func() error) error {
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		err := do()
-		if err == nil || errors.Is(err, dedup.ErrFenced) || errors.Is(err, dedup.ErrClosed) || errors.Is(err, queue.ErrClosed) {
+		if err == nil || hopeless(err) {
 			return err
 		}
 		if failures.Add(1); pause == firstRetry {
@@ -197,7 +198,9 @@ func (p *Pool) persist(ctx context.Context, failures counter, do func() error) e
 	}
 }
 
-type counter interface{ Add(delta uint64) uint64 }
+func hopeless(err error) bool {
+	return errors.Is(err, dedup.ErrFenced) || errors.Is(err, dedup.ErrClosed) || errors.Is(err, queue.ErrClosed)
+}
 
 // finish acks the delivery and notes the progress. The record is durable, or
 // the run needs none.
