@@ -74,7 +74,7 @@ func (p *jsonParser) object(at int32, depth int) error {
 		}
 		p.skipBlanks()
 		if p.peek() == '[' {
-			err = p.array(at, &last, name, depth+1)
+			err = p.array(at, &last, name, depth)
 		} else {
 			err = p.member(at, &last, name, depth+1)
 		}
@@ -94,9 +94,6 @@ func (p *jsonParser) object(at int32, depth int) error {
 
 // array reads the items of an array as children of parent called name.
 func (p *jsonParser) array(parent int32, last *int32, name []byte, depth int) error {
-	if depth >= p.lim.depth {
-		return malformed("parse JSON: too deep")
-	}
 	p.pos++
 	for first := true; ; first = false {
 		p.skipBlanks()

@@ -219,17 +219,16 @@ func unused(scheme string, fields map[string]bool) []Problem {
 	return ps
 }
 
-// validateTokens looks at the contents of shared tokens.
+// validateTokens looks at the contents of shared tokens. Two may be equal: of a
+// token and a key that belong together, often only one is replaced.
 func validateTokens(tokens []string) []Problem {
 	var ps []Problem
-	for i, t := range tokens {
+	for _, t := range tokens {
 		switch {
 		case t == "":
 			ps = append(ps, Problem{Field: "token", What: "is empty", Hint: "check where the secret comes from"})
 		case t != strings.TrimSpace(t) || strings.ContainsFunc(t, func(r rune) bool { return r < 0x21 || r > 0x7e }):
 			ps = append(ps, Problem{Field: "token", What: "has blanks or characters outside ASCII", Hint: "copy it again, without a line end"})
-		case slices.Contains(tokens[:i], t):
-			ps = append(ps, Problem{Field: "token", What: "is there twice", Hint: "keep it once"})
 		}
 	}
 	return ps
