@@ -38,7 +38,7 @@ type Config struct {
 	Spec    Spec
 	Queue   *queue.Queue
 	Store   dedup.Store
-	Logger  *slog.Logger       // slog.Default when nil
+	Logger  *slog.Logger       // carries the handler's name; slog.Default when nil
 	Now     func() time.Time   // time.Now when nil
 	AckWait time.Duration      // queue.DefaultAckWait when 0; open deliveries are marked three times in it
 	Observe *Observe           // counts; own ones when nil
@@ -90,7 +90,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	})
 	p := &Pool{
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
-		log:     r.log.With("handler", spec.Name),
+		log:     r.log,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now},
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
@@ -101,7 +101,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		p.obs = &Observe{}
 	}
 	if err := p.consume(ctx); err != nil {
-		return nil, fmt.Errorf("open handler %s: %w", p.spec.Name, err)
+		return nil, fmt.Errorf("make consumer: %w", err)
 	}
 	return p, nil
 }

@@ -122,7 +122,10 @@ func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason 
 		r.rec, found, err = p.store.Get(ctx, r.key)
 		return err
 	})
-	if err == nil && !found {
+	switch {
+	case err == nil && found:
+		p.obs.verdict(verdictOn(r.rec.State))
+	case err == nil:
 		err = p.shelveNew(ctx, r, state, reason)
 	}
 	if err != nil {
@@ -147,12 +150,22 @@ func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason 
 		return err
 	}
 	p.obs.verdict(res.Verdict)
-	if state == dedup.Dead {
+	if res.Record.State == dedup.Dead {
 		p.fault(settledPoint(bury))
+	}
+	if res.Verdict == dedup.Created && state == dedup.Dead {
 		p.obs.buried.Add(1)
 		p.log.Warn("event parked unseen", "reason", reason, "event_id", r.eventID(), "run_id", r.key.RunID())
 	}
 	return nil
+}
+
+// verdictOn is what Put answers where there is a record.
+func verdictOn(s dedup.State) dedup.Verdict {
+	return [...]dedup.Verdict{
+		dedup.Started: dedup.Busy, dedup.Waiting: dedup.NotYet, dedup.InDoubt: dedup.Doubtful,
+		dedup.Dead: dedup.Buried, dedup.Done: dedup.AlreadyDone,
+	}[s]
 }
 
 // park copies the event, so that its record pins nothing in the queue.
