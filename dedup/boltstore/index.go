@@ -1,6 +1,8 @@
 package boltstore
 
 import (
+	"encoding/binary"
+	"math"
 	"slices"
 
 	"idemd/dedup"
@@ -56,7 +58,7 @@ type entry struct {
 // index finds the latest record of every key. The key is the hash; a hit is
 // another key's when the tuple differs, and such keys stand in more.
 type index struct {
-	first   map[event.Hash]ref
+	shards  [shards]map[event.Hash]ref
 	more    map[event.Hash][]ref
 	keys    uint64
 	slots   []*slot
@@ -65,14 +67,28 @@ type index struct {
 }
 
 func newIndex() *index {
-	return &index{
-		first: map[event.Hash]ref{}, more: map[event.Hash][]ref{}, agendas: map[string]*agenda{},
+	x := &index{more: map[event.Hash][]ref{}, agendas: map[string]*agenda{}}
+	for i := range x.shards {
+		x.shards[i] = map[event.Hash]ref{}
 	}
+	return x
+}
+
+// shards is into how many maps the index is cut. A map doubles when it is full;
+// equal ones would all do so at the same number of keys and then be half empty
+// together. So shard i gets the hashes from 2^(i/16)-1 up to 2^((i+1)/16)-1 of
+// the range: the largest has twice the keys of the smallest, and at any number
+// of keys some are full and some are not (about 40 bytes a key, not 29 to 58).
+const shards = 16
+
+func (x *index) shard(h event.Hash) map[event.Hash]ref {
+	at := 1 + float64(binary.BigEndian.Uint32(h[:]))/(1<<32)
+	return x.shards[min(int(shards*math.Log2(at)), shards-1)]
 }
 
 // refs appends to dst where records of keys with this hash are.
 func (x *index) refs(dst []ref, h event.Hash) []ref {
-	if r, ok := x.first[h]; ok {
+	if r, ok := x.shard(h)[h]; ok {
 		dst = append(append(dst, r), x.more[h]...)
 	}
 	return dst
@@ -80,11 +96,12 @@ func (x *index) refs(dst []ref, h event.Hash) []ref {
 
 // set changes the ref of one key from old to r; noRef stands for no key.
 func (x *index) set(h event.Hash, old, r ref) {
-	first, known := x.first[h]
+	shard := x.shard(h)
+	first, known := shard[h]
 	switch {
 	case old == r:
 	case old == noRef && !known:
-		x.first[h] = r
+		shard[h] = r
 		x.keys++
 	case old == noRef:
 		x.more[h] = append(x.more[h], r)
@@ -93,7 +110,7 @@ func (x *index) set(h event.Hash, old, r ref) {
 		x.remove(h, old)
 		x.keys--
 	case first == old:
-		x.first[h] = r
+		shard[h] = r
 	default:
 		x.more[h][slices.Index(x.more[h], old)] = r
 	}
@@ -102,12 +119,12 @@ func (x *index) set(h event.Hash, old, r ref) {
 func (x *index) remove(h event.Hash, old ref) {
 	more := x.more[h]
 	switch {
-	case x.first[h] != old:
+	case x.shard(h)[h] != old:
 		more = slices.DeleteFunc(more, func(r ref) bool { return r == old })
 	case len(more) > 0:
-		x.first[h], more = more[0], more[1:]
+		x.shard(h)[h], more = more[0], more[1:]
 	default:
-		delete(x.first, h)
+		delete(x.shard(h), h)
 	}
 	if len(more) == 0 {
 		delete(x.more, h)

@@ -72,6 +72,7 @@ type journal struct {
 	seed uint32 // CRC of the header: where those of its frames begin
 
 	size    int64  // up to the end of the last good frame
+	ahead   int64  // the file is there up to here, zeros behind size
 	sum     uint32 // CRC32C of the first size bytes
 	records uint64
 }
@@ -257,6 +258,40 @@ func (j *journal) read(off int64) (*dedup.Record, error) {
 		return nil, &DataError{Path: j.path, Offset: off, Err: ErrDamaged, Detail: err.Error()}
 	}
 	return r, nil
+}
+
+// A journal's file reaches beyond its frames while it is written, by as much as
+// they take, within these bounds: fdatasync of bytes that are there already needs
+// no change of the file system, and takes half the time.
+const (
+	aheadMin = 256 << 10
+	aheadMax = 4 << 20
+)
+
+// reserve makes room for a frame of n bytes. That there is no space for the
+// zeros behind it is no error.
+func (j *journal) reserve(m *machine, n int) error {
+	if j.size+int64(n) <= j.ahead {
+		return nil
+	}
+	at := max(j.size, j.ahead)
+	j.ahead = j.size + int64(n) + min(max(j.size, aheadMin), aheadMax)
+	zeros := make([]byte, 64<<10)
+	for ; at < j.ahead; at += int64(len(zeros)) {
+		if _, err := m.write(j.file, zeros[:min(int64(len(zeros)), j.ahead-at)], at); err != nil {
+			return nil
+		}
+	}
+	return m.syncFile(j.file)
+}
+
+// trim takes off what reserve put behind the last frame, or a write that failed.
+func (j *journal) trim(m *machine) error {
+	if err := j.file.Truncate(j.size); err != nil {
+		return fmt.Errorf("cut journal: %w", err)
+	}
+	j.ahead = j.size
+	return m.syncFile(j.file)
 }
 
 // next is the number of the next record.

@@ -47,7 +47,8 @@ func (s *Store) load(ctx context.Context, names *manifest, mark *checkpoint) (ui
 		}
 	}
 	if torn != nil {
-		return last, s.cut(torn)
+		s.cfg.Logger.Info("end of the newest journal cut", "journal", filepath.Base(torn.path), "at", torn.size)
+		return last, torn.trim(s.machine)
 	}
 	return last, nil
 }
@@ -122,15 +123,6 @@ func (s *Store) judge(j *journal, f fileEntry, bad *badFrame, size int64) (torn 
 		return false, &DataError{Path: j.path, Offset: bad.offset, Err: kind, Detail: bad.detail}
 	}
 	return true, nil
-}
-
-// cut takes a torn tail off.
-func (s *Store) cut(j *journal) error {
-	s.cfg.Logger.Warn("torn end of the newest journal cut", "journal", filepath.Base(j.path), "at", j.size)
-	if err := j.file.Truncate(j.size); err != nil {
-		return fmt.Errorf("cut journal: %w", err)
-	}
-	return s.machine.syncFile(j.file)
 }
 
 // loadRecord makes a record the latest of its key.

@@ -18,6 +18,9 @@ const mendEvery = time.Second
 
 // rotate seals the present journal and begins the next one.
 func (w *writer) rotate() error {
+	if err := w.journal.trim(w.s.machine); err != nil {
+		return err
+	}
 	next, err := createJournal(w.s.cfg.Dir, w.s.machine, head{
 		number: w.journal.number + 1, epoch: w.s.epoch, incarnation: w.s.born,
 		first: w.journal.next(), created: dedup.At(w.s.cfg.Now()),
@@ -47,10 +50,7 @@ func (w *writer) rotate() error {
 // the disk.
 func (w *writer) mend() error {
 	j := w.journal
-	if err := j.file.Truncate(j.size); err != nil {
-		return fmt.Errorf("cut journal: %w", err)
-	}
-	if err := w.s.machine.syncFile(j.file); err != nil {
+	if err := j.trim(w.s.machine); err != nil {
 		return err
 	}
 	if err := j.reread(); err != nil {

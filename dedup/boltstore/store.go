@@ -13,6 +13,7 @@ package boltstore
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -132,6 +133,10 @@ func (s *Store) ask(ctx context.Context, r *request) error {
 // Epoch implements dedup.Store.
 func (s *Store) Epoch() uint32 { return s.epoch }
 
+// Incarnation is the random name that the store got when it was made; copies of
+// the directory have the same.
+func (s *Store) Incarnation() string { return hex.EncodeToString(s.born[:]) }
+
 // Failed implements dedup.Store.
 func (s *Store) Failed() <-chan error { return s.failed }
 
@@ -178,7 +183,11 @@ func (s *Store) end() error {
 	case len(s.writer.pending) > 0:
 		errs = append(errs, fmt.Errorf("close claim store: write the last records: %w", dedup.ErrUnavailable))
 	default:
-		errs = append(errs, s.saveCheckpoint(true))
+		err := s.failOn(s.writer.journal.trim(s.machine))
+		if err == nil {
+			err = s.saveCheckpoint(true)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, s.closeFiles())...)
 }

@@ -282,6 +282,9 @@ func (w *writer) write() error {
 		}
 	}
 	finishFrame(w.buf, w.journal.seed, w.journal.next(), len(w.pending))
+	if err := w.journal.reserve(w.s.machine, len(w.buf)); err != nil {
+		return err
+	}
 	w.s.fault("before-write")
 	if _, err := w.s.machine.write(w.journal.file, w.buf, w.journal.size); err != nil {
 		return fmt.Errorf("write journal: %w", err)
