@@ -51,6 +51,13 @@ func (g *gate) closedFor() time.Duration {
 	return max(0, g.until.Sub(g.now()))
 }
 
+// broken reports whether the store has not answered since the gate was shut.
+func (g *gate) broken() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pause > 0
+}
+
 // wait returns when the gate is open, or with ctx's error.
 func (g *gate) wait(ctx context.Context) error {
 	for {

@@ -332,7 +332,7 @@ func (p *Pool) Snapshot() Snapshot {
 	s := p.obs.snapshot()
 	s.Handler = p.spec.ID
 	s.Oldest = p.open.oldest()
-	s.Paused = p.gate.closedFor() > 0
+	s.Paused = p.gate.broken()
 	s.SettledTo = p.open.progress()
 	return s
 }
