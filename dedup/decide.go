@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"strings"
 	"time"
 
 	"idemd/event"
@@ -59,7 +60,17 @@ func Decide(cur *Record, key event.Key, op Op, env Env) Result {
 	if cur == nil || cur.State == Free || Expired(cur, env.Horizon) {
 		cur = &Record{Key: key}
 	}
-	return op.decide(cur, env)
+	res := op.decide(cur, env)
+	res.Record.Reason.Detail = cutDetail(res.Record.Reason.Detail)
+	return res
+}
+
+// cutDetail keeps the first MaxDetail bytes, and of those whole characters.
+func cutDetail(s string) string {
+	if len(s) <= MaxDetail {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxDetail], "")
 }
 
 // Expired reports whether a record counts as forgotten. The horizon, not the
@@ -105,6 +116,7 @@ func (op Acquire) decide(cur *Record, env Env) Result {
 	case leaseEnded(cur, env) && cur.Seq == 0:
 		// Nobody else would ever look at it: no event stands behind it.
 		r := ownerGone(cur, Expire{Due: env.Now}, env)
+		r.Record = op.adopt(r.Record)
 		if r.Record.State == InDoubt {
 			r.Verdict = Doubtful
 			return r
@@ -211,7 +223,7 @@ func (op Commit) decide(cur *Record, env Env) Result {
 		return fenced(cur)
 	}
 	r := *cur
-	r.Attempts++
+	r.Attempts += count(cur.State == Started) // doubt has counted it already
 	return done(r, op.Outcome, op.Retain, op.Reason, env)
 }
 
