@@ -36,10 +36,10 @@ func Explain(w Why) string {
 		return fmt.Sprintf("Running: attempt %d at %s began at %s and has not ended.", r.Attempts+1, w.Handler, w.at(r.Started))
 	case dedup.Waiting:
 		return fmt.Sprintf("Waiting: %s%s; %s gets it again at %s%s.",
-			attempts(r.Attempts, "made"), because(r.Reason), w.Handler, w.at(r.Due), w.duplicate())
+			attempts(r.Attempts), because(r.Reason), w.Handler, w.at(r.Due), w.duplicate())
 	case dedup.Dead:
 		return fmt.Sprintf("Dead letter: %s gets it no more, %s%s; it waits for \"idemd dead retry\" or \"idemd dead drop\"%s.",
-			w.Handler, attempts(r.Attempts, "made"), because(r.Reason), w.duplicate())
+			w.Handler, attempts(r.Attempts), because(r.Reason), w.duplicate())
 	case dedup.InDoubt:
 		return fmt.Sprintf("In doubt: nobody knows whether attempt %d at %s had its effect%s; it is never repeated by itself and waits for \"idemd doubt resolve\"%s.",
 			r.Attempts, w.Handler, because(r.Reason), w.duplicate())
@@ -69,7 +69,7 @@ func (w *Why) done() string {
 	case w.copied():
 		return fmt.Sprintf("Duplicate: suppressed, for %s had the same event (sequence %d), done at %s.", w.Handler, r.Seq, w.at(r.Committed))
 	}
-	return fmt.Sprintf("Done: %s ran it, finished at %s, %s.", w.Handler, w.at(r.Committed), attempts(r.Attempts, "made"))
+	return fmt.Sprintf("Done: %s ran it, finished at %s, %s.", w.Handler, w.at(r.Committed), attempts(r.Attempts))
 }
 
 // copied reports whether the run belongs to another delivery of the event.
@@ -86,12 +86,7 @@ func (w *Why) at(t dedup.Time) string {
 	return t.Std().In(w.Now.Location()).Format("2006-01-02 15:04:05")
 }
 
-func attempts(n uint32, verb string) string {
-	if n == 1 {
-		return "1 attempt " + verb
-	}
-	return fmt.Sprintf("%d attempts %s", n, verb)
-}
+func attempts(n uint32) string { return plural(int(n), "attempt") + " made" }
 
 func because(r dedup.Reason) string {
 	switch {

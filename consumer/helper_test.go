@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -214,7 +215,7 @@ type script struct {
 	mu      sync.Mutex
 	answers []Answer
 	calls   []call
-	hold    chan struct{}                  // when not nil an attempt waits for it, or for its end
+	hold    chan struct{}                   // when not nil an attempt waits for it, or for its end
 	do      func(context.Context, *Attempt) // runs in each attempt
 }
 
@@ -274,3 +275,19 @@ func wantContains(t *testing.T, text string, parts ...string) {
 		}
 	}
 }
+
+// until polls in real time.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(10 * time.Second); !ok(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }

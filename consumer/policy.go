@@ -59,7 +59,7 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 	case a.Class != NoEffect && f.effect == dedup.Irrevocable:
 		return settlement{action: doubt, counts: true, park: true, reason: a.Reason}
 	case f.attempts+1 >= s.MaxAttempts():
-		return s.giveUp(a.Reason, fmt.Sprintf("after %d attempts", f.attempts+1), true)
+		return s.giveUp(a.Reason, "after "+plural(f.attempts+1, "attempt"), true)
 	}
 	return s.again(a, f, true, backoff(s.Retry, f.attempts+1))
 }
@@ -81,6 +81,13 @@ func (s *Spec) giveUp(reason dedup.Reason, why string, counts bool) settlement {
 		why = reason.Detail + ", " + why
 	}
 	return settlement{action: bury, counts: counts, park: true, reason: dedup.Reason{Code: reason.Code, Detail: why}}
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // backoff is the delay after the given number of finished attempts, at least

@@ -11,8 +11,11 @@ import (
 	"idemd/event"
 )
 
+// advance lets d pass in a bubble.
+func advance(d time.Duration) { time.Sleep(d) }
+
 // settleDown lets everything happen that happens at once.
-func settleDown() { time.Sleep(time.Second) }
+func settleDown() { advance(time.Second) }
 
 // bubble runs f with a rig in virtual time.
 func bubble(t *testing.T, f func(t *testing.T, r *rig)) {

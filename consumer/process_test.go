@@ -35,7 +35,7 @@ func TestPool_UnknownOutcomeGoesByEffect(t *testing.T) {
 				p := r.start(s)
 				ev := newEvent("e1")
 				r.publish(ev)
-				time.Sleep(30 * time.Minute)
+				advance(30 * time.Minute)
 				calls := c.h.wantCalls(t, c.calls)
 				if c.calls == 2 {
 					r.wantState("crm", ev, dedup.Done, "")
@@ -66,7 +66,7 @@ func TestPool_IrrevocableIsRepeatedOnlyWithoutEffect(t *testing.T) {
 		r.start(s)
 		ev := newEvent("e1")
 		r.publish(ev)
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		h.wantCalls(t, 3)
 		if rec := r.wantState("crm", ev, dedup.Dead, "http-422"); rec.Attempts != 3 {
 			t.Errorf("record is %+v", rec)
@@ -240,7 +240,7 @@ func TestPool_IdempotentHandlerTakesNoClaimOnSuccess(t *testing.T) {
 		if rec := r.wantState("crm", dead, dedup.Dead, "http-400"); rec.Attempts != 1 || !rec.Parked {
 			t.Errorf("record is %+v", rec)
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		if c := h.wantCalls(t, 5)[4]; c.event != "bad" || c.number != 2 || c.fence == 0 {
 			t.Errorf("retry was %+v", c)
 		}
@@ -278,7 +278,7 @@ func TestPool_WaitingRecordTakesOverACopysSequence(t *testing.T) {
 				t.Errorf("record left its good sequence %d for %d", seq, rec.Seq)
 			}
 		}
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		h.wantCalls(t, 4)
 	})
 }
@@ -352,7 +352,7 @@ func TestPool_LongWaitOwnsACopy(t *testing.T) {
 		if r.parked("crm", key) {
 			t.Error("the copy of a run that is done is still there")
 		}
-		time.Sleep(75 * time.Minute)
+		advance(75 * time.Minute)
 		h.wantCalls(t, 3)
 	})
 }

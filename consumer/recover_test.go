@@ -85,7 +85,7 @@ func TestRecover_SettlesRunsOfADeadProcess(t *testing.T) {
 					}
 				}
 				r.start(s)
-				time.Sleep(5 * time.Minute)
+				advance(5 * time.Minute)
 				if rec, _ := r.recordOf(key); rec.State != c.after {
 					t.Errorf("in the end the record is %+v", rec)
 				}
@@ -142,12 +142,12 @@ func TestPool_EndedLeaseOfAnExternalOwnerIsSettled(t *testing.T) {
 			})
 			*c.ev = other
 		}
-		time.Sleep(59 * time.Second)
+		advance(59 * time.Second)
 		r.wantState("crm", once, dedup.Started, "")
-		time.Sleep(2 * time.Second)
+		advance(2 * time.Second)
 		r.wantState("crm", once, dedup.InDoubt, dedup.ReasonOwnerGone)
 		r.wantState("crm", again, dedup.Waiting, dedup.ReasonOwnerGone)
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		r.wantState("crm", again, dedup.Done, "")
 	})
 }

@@ -68,14 +68,14 @@ func TestPool_SettleIsTriedUntilItIsWritten(t *testing.T) {
 					p := r.start(s)
 					ev := newEvent("e1")
 					seq := r.publish(ev)
-					time.Sleep(10 * time.Second)
+					advance(10 * time.Second)
 					if s := p.Snapshot(); s.SettledTo >= seq || s.Settling != 1 || s.StoreErrors < 5 || s.Oldest.IsZero() {
 						t.Errorf("snapshot while the store is down: %+v", s)
 					}
 					if rec, _ := r.record("crm", ev); !applied && rec.State != dedup.Started && c.effect != dedup.Idempotent {
 						t.Errorf("record while the store is down: %+v", rec)
 					}
-					time.Sleep(5 * time.Minute)
+					advance(5 * time.Minute)
 					h.wantCalls(t, 1)
 					if rec := r.wantState("crm", ev, c.state, c.reason); rec.Attempts != 1 {
 						t.Errorf("record is %+v", rec)
@@ -100,7 +100,7 @@ func TestPool_RecordWaitsForItsCopy(t *testing.T) {
 		// An event over the queue's bound cannot be copied at all.
 		h.do = func(_ context.Context, a *Attempt) { a.Event.Body = make([]byte, 8<<20) }
 		r.publish(ev)
-		time.Sleep(30 * time.Second)
+		advance(30 * time.Second)
 		r.wantState("crm", ev, dedup.Started, "")
 		if s := p.Snapshot(); s.ParkErrors < 5 || s.SettledTo != 0 || s.Buried != 0 {
 			t.Errorf("snapshot is %+v", s)
@@ -134,7 +134,7 @@ func TestPool_FencedWorkerDoesNothing(t *testing.T) {
 				if s := p.Snapshot(); s.Fenced != 1 || s.SettledTo >= seq {
 					t.Errorf("snapshot is %+v", s)
 				}
-				time.Sleep(time.Minute)
+				advance(time.Minute)
 				h.wantCalls(t, 1)
 				if s := p.Snapshot(); s.Verdicts["done"] != 1 || s.SettledTo != seq {
 					t.Errorf("snapshot after the redelivery is %+v", s)
@@ -162,7 +162,7 @@ func TestPool_RefuseRunsNothingWithoutTheStore(t *testing.T) {
 		for i := range 50 {
 			r.publish(newEvent(string(rune('A' + i))))
 		}
-		time.Sleep(10*time.Minute + time.Second)
+		advance(10*time.Minute + time.Second)
 		h.wantCalls(t, 0)
 		snap := p.Snapshot()
 		if !snap.Paused || snap.GivenBack == 0 || snap.StoreErrors > 1000 || snap.SettledTo != 0 {
@@ -171,7 +171,7 @@ func TestPool_RefuseRunsNothingWithoutTheStore(t *testing.T) {
 		r.store.mu.Lock()
 		down = false
 		r.store.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		advance(2 * time.Minute)
 		h.wantCalls(t, 50)
 		if s := p.Snapshot(); s.Paused || s.SettledTo != 50 {
 			t.Errorf("snapshot is %+v", s)
@@ -195,7 +195,7 @@ func TestPool_AllowRunsWithoutTheStore(t *testing.T) {
 		if calls[0].fence != 0 {
 			t.Errorf("attempt was %+v", calls[0])
 		}
-		time.Sleep(40 * time.Second)
+		advance(40 * time.Second)
 		calls = h.wantCalls(t, 3)
 		if d := calls[2].at.Sub(calls[1].at); calls[2].event != "e2" || d < 29*time.Second {
 			t.Errorf("attempt was %+v, after %v", calls[2], d)
@@ -229,7 +229,7 @@ func TestPool_LostGrantIsReclaimed(t *testing.T) {
 				if !due {
 					r.publish(ev)
 				}
-				time.Sleep(2 * time.Minute)
+				advance(2 * time.Minute)
 				h.wantCalls(t, len(h.answers)+1+btoi(due))
 				r.wantState("crm", ev, dedup.Done, "")
 				if s := p.Snapshot(); s.LostGrants != 1 || s.SettledTo != 1 {
