@@ -251,6 +251,8 @@ func TestConsumer_StopDeleteAndCloseEndNext(t *testing.T) {
 func TestConsumer_DeletedAtTheServerEndsNext(t *testing.T) {
 	q := open(t, Config{})
 	c := consume(t, q, ConsumerConfig{})
+	publish(t, q, newEvent(0))
+	ack(t, next(t, c)) // from here on the server holds our request for more
 	if err := q.js.DeleteConsumer(t.Context(), streamEvents, token("crm")); err != nil {
 		t.Fatal(err)
 	}
