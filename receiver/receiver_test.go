@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -300,14 +301,30 @@ func TestReceiver_BodyLimitHoldsAlsoForChunkedBodies(t *testing.T) {
 	}
 }
 
-// Over a real connection: a held request outlives the deadline of its body, and
-// ends as a broken connection.
+// What a header announces as too large is refused before any of it is read.
+func TestReceiver_DoesNotReadABodyThatIsTooLarge(t *testing.T) {
+	rc, _ := readyReceiver(t, testClock, tokenSource())
+	req := httptest.NewRequest(http.MethodPost, "/in/orders", unreadable{t})
+	req.ContentLength = DefaultMaxBody + 1
+	if w, _ := serve(rc, req); w.Code != 413 || w.Header().Get("Connection") != "close" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+type unreadable struct{ t *testing.T }
+
+func (u unreadable) Read([]byte) (int, error) {
+	u.t.Error("the body is read")
+	return 0, io.EOF
+}
+
+// Over a real connection: a held request, even one without a body, outlives the
+// deadline for bodies, and past the bound it ends as a broken connection.
 func TestReceiver_HeldConnectionIsClosedWithoutAnAnswer(t *testing.T) {
+	c := tokenSource()
+	c.OnRefuse = OnRefuseHold
 	sink := &sink{err: errStore}
-	rc, err := New(Config{
-		Sources: []SourceConfig{wecomSource()}, Publish: sink.publish, ReadTimeout: 50 * time.Millisecond,
-		Now: func() time.Time { return time.Unix(testClock, 0) },
-	})
+	rc, err := New(Config{Sources: []SourceConfig{c}, Publish: sink.publish, ReadTimeout: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,8 +333,8 @@ func TestReceiver_HeldConnectionIsClosedWithoutAnAnswer(t *testing.T) {
 	srv.Config = rc.NewServer()
 	srv.Start()
 	defer srv.Close()
-	send := func() (*http.Response, error) {
-		signed, err := Sign(wecomSource(), []byte(sysEvent("x")), "", time.Unix(testClock, 0))
+	send := func(payload string) (int, error) {
+		signed, err := Sign(c, []byte(payload), "id-1", time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,26 +342,28 @@ func TestReceiver_HeldConnectionIsClosedWithoutAnAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return srv.Client().Do(req)
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, resp.Body.Close()
 	}
 
-	recovered := time.AfterFunc(500*time.Millisecond, func() { sink.fail(nil) })
-	defer recovered.Stop()
-	resp, err := send()
-	if err != nil {
-		t.Fatalf("held past the body's deadline: %v", err)
-	}
-	if err := resp.Body.Close(); err != nil || resp.StatusCode != 200 {
-		t.Errorf("answer %d, %v", resp.StatusCode, err)
+	for _, payload := range []string{"", "{}"} {
+		sink.fail(errStore)
+		recovered := time.AfterFunc(300*time.Millisecond, func() { sink.fail(nil) })
+		if status, err := send(payload); err != nil || status != 200 {
+			t.Errorf("held with body %q: %d, %v", payload, status, err)
+		}
+		recovered.Stop()
 	}
 
 	for range maxHeld { // nothing more can be held
 		take(&rc.sources[0].holding, maxHeld)
 	}
 	sink.fail(errStore)
-	if resp, err := send(); err == nil {
-		t.Errorf("answer %d instead of a broken connection", resp.StatusCode)
-		resp.Body.Close()
+	if status, err := send("{}"); err == nil {
+		t.Errorf("answer %d instead of a broken connection", status)
 	}
 }
 

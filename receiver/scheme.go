@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,12 @@ func (s Signed) Request(ctx context.Context, base string) (*http.Request, error)
 	if s.RawQuery != "" {
 		url += "?" + s.RawQuery
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, io.NopCloser(strings.NewReader(string(s.Body))))
+	var body io.Reader = http.NoBody
+	if len(s.Body) > 0 {
+		// A reader that cannot be read again: one request is one on the wire.
+		body = io.NopCloser(bytes.NewReader(s.Body))
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}

@@ -178,8 +178,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	case err != nil:
 		return nil, malformed("read body: ends early")
 	}
-	// The deadline would end a held request: net/http goes on reading to notice
-	// that the caller hangs up.
+	// net/http goes on reading to notice that the caller hangs up; the deadline
+	// would look like that and end a held request.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, fmt.Errorf("clear read deadline: %w", err)
 	}

@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -160,5 +161,64 @@ func TestWecom_AgeIsASoftLimit(t *testing.T) { // case 109
 		if _, err := wecomScheme(t, source).Open(&Request{RawQuery: signed.RawQuery, Body: signed.Body}, now); (err == nil) != c.ok {
 			t.Errorf("max_age %s, %s later: %v", c.maxAge, c.after, err)
 		}
+	}
+}
+
+// Without a limit of age a timestamp still has ten digits: an observer can move
+// digits between timestamp and nonce under one signature.
+func TestWecom_TimestampHasTenDigitsAtAnyAge(t *testing.T) {
+	for _, v := range loadVectors(t).Negative {
+		if v.ID != "neg-same-signature-resplit" && v.ID != "neg-timestamp-not-number" {
+			continue
+		}
+		c := v.source()
+		c.MaxAge = AgeOff
+		want := map[bool]error{true: ErrAuth, false: ErrMalformed}[v.Outcome == "reject_401"]
+		_, err := wecomScheme(t, c).Open(&Request{RawQuery: v.Request.Query, Body: []byte(v.Request.Body)}, time.Now())
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", v.ID, err)
+		}
+	}
+}
+
+// Two texts for one frame would be two signatures for it.
+func TestWecom_CiphertextHasOneForm(t *testing.T) {
+	key := wecomScheme(t, wecomSource()).keys[0]
+	good := key.encrypt([]byte("0123456789abcdef"), []byte("hello"), "ww1") // 32 bytes: one = at the end
+	if message, _, err := key.decrypt([]byte(good)); err != nil || string(message) != "hello" {
+		t.Fatalf("%q, %v", message, err)
+	}
+	spare := []byte(good)
+	spare[len(spare)-2]++ // bits that encode nothing
+	for name, encrypt := range map[string]string{
+		"line end inside": good[:10] + "\n" + good[10:],
+		"line end behind": good + "\r\n",
+		"spare bits":      string(spare),
+		"no padding":      strings.TrimRight(good, "="),
+	} {
+		if _, _, err := key.decrypt([]byte(encrypt)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Frames that are authentic and encrypted, but not made as prescribed.
+func TestWecom_FramesThatAreNoFrames(t *testing.T) {
+	key := wecomScheme(t, wecomSource()).keys[0]
+	head := "0123456789abcdef\x00\x00\x00\x00ww1"
+	for name, frame := range map[string]string{
+		"padding of 0":          head + strings.Repeat("\x00", 9),
+		"padding of 33":         strings.Repeat("\x21", 64),
+		"padding not all equal": head + strings.Repeat("\x09", 3) + "\x08" + strings.Repeat("\x09", 5),
+		"nothing but padding":   strings.Repeat("\x20", 32),
+		"no room for a length":  "0123456789abcdef" + strings.Repeat("\x10", 16),
+		"length over the end":   "0123456789abcdef\x00\x00\x00\x04ww1" + strings.Repeat("\x09", 9),
+	} {
+		if _, _, err := key.decrypt([]byte(sealRaw(key, []byte(frame)))); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if message, id, err := key.decrypt([]byte(sealRaw(key, []byte(head+strings.Repeat("\x09", 9))))); err != nil || len(message) != 0 || string(id) != "ww1" {
+		t.Errorf("good frame: %q for %q, %v", message, id, err)
 	}
 }
