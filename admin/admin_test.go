@@ -226,7 +226,7 @@ func TestEvent_IsFoundByEveryName(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", ref, err)
 		}
-		if got.Seq != 2 || string(got.Body) != `{"n":1}` || got.ID != ev.ID() {
+		if got.Seq != 2 || string(got.Payload()) != `{"n":1}` || got.ID != ev.ID() {
 			t.Errorf("%s: got %+v", ref, got)
 		}
 		if len(got.Deliveries) != 2 || got.Deliveries[0].Differs || !got.Deliveries[1].Differs {
@@ -234,7 +234,21 @@ func TestEvent_IsFoundByEveryName(t *testing.T) {
 		}
 	}
 	got, err := w.client.Event(t.Context(), "3", "", 0, false)
-	if err != nil || got.Seq != 3 || got.Body != nil {
+	if err != nil || got.Seq != 3 || len(got.Payload()) > 0 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestEvent_ANumberIsAnIDWhereASourceIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.publish("2", "order.paid", "\xff\x00")
+	w.publish("other", "order.paid", `{}`)
+	got, err := w.client.Event(t.Context(), "2", "shop", 0, true)
+	if err != nil || got.Seq != 1 || string(got.Payload()) != "\xff\x00" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	got, err = w.client.Event(t.Context(), "2", "", 0, true)
+	if err != nil || got.Seq != 2 {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"idemd/event"
 	"idemd/queue"
@@ -110,7 +111,11 @@ func (s *Server) showEvent(r *http.Request) (any, error) {
 	}
 	detail := s.detail(found)
 	if r.URL.Query().Get("body") == "true" {
-		detail.Body = found.message.Event.Body
+		if body := found.message.Event.Body; utf8.Valid(body) {
+			detail.Body = string(body)
+		} else {
+			detail.BodyBase64 = body
+		}
 	}
 	return detail, nil
 }

@@ -31,7 +31,8 @@ type found struct {
 
 // find looks for the event that the request names: a stream sequence, an evt_ id
 // or a unique beginning of one, or the platform's own id. Ids are looked for
-// from the newest event backwards, as far as since says.
+// from the newest event backwards, as far as since says. With a source, a number
+// is an id of that source.
 func (s *Server) find(r *http.Request) (*found, error) {
 	word := r.PathValue("event")
 	since, err := sinceOf(r, defaultSince)
@@ -43,7 +44,7 @@ func (s *Server) find(r *http.Request) (*found, error) {
 	if id, ok := s.b.Sources[source]; ok {
 		source = id
 	}
-	if seq, err := strconv.ParseUint(word, 10, 64); err == nil {
+	if seq, err := strconv.ParseUint(word, 10, 64); err == nil && source == "" {
 		m, err := s.b.Queue.Get(r.Context(), seq)
 		if err == nil {
 			return s.siblings(r.Context(), m, since)

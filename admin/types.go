@@ -87,9 +87,18 @@ type Event struct {
 // EventDetail is one event with all that came under its id.
 type EventDetail struct {
 	Event
-	Deliveries []Delivery `json:"deliveries"` // oldest first, this one among them
-	Partial    bool       `json:"partial"`    // older deliveries were not looked for
-	Body       []byte     `json:"body"`       // base64 in JSON; null unless asked for
+	Deliveries []Delivery `json:"deliveries"`            // oldest first, this one among them
+	Partial    bool       `json:"partial"`               // older deliveries were not looked for
+	Body       string     `json:"body,omitempty"`        // only if asked for
+	BodyBase64 []byte     `json:"body_base64,omitempty"` // in place of Body where that is no UTF-8
+}
+
+// Payload is the event's body, where it was asked for.
+func (d *EventDetail) Payload() []byte {
+	if d.BodyBase64 != nil {
+		return d.BodyBase64
+	}
+	return []byte(d.Body)
 }
 
 // Delivery is one of the requests that brought an event.

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
+
+	"idemd/consumer"
+	"idemd/receiver"
 )
 
 // Config is the configuration of one idemd process. Load and DemoConfig make
@@ -110,21 +112,22 @@ func Default() *Config {
 	return &Config{
 		DataDir:     "/var/lib/idemd",
 		Environment: Production,
-		Receiver:    ReceiverSection{Listen: "127.0.0.1:8420", MaxBody: MiB, InFlight: 512},
-		Windows:     WindowsSection{Cold: Duration(30 * day), ReplayLimit: Duration(14 * day)},
+		Receiver: ReceiverSection{
+			Listen: "127.0.0.1:8420", MaxBody: receiver.DefaultMaxBody, InFlight: receiver.DefaultInFlight,
+		},
+		Windows: WindowsSection{
+			Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),
+		},
 	}
 }
 
-// setDefaults is called by the decoder for each new source.
-func (s *SourceConfig) setDefaults() {}
-
 // setDefaults is called by the decoder for each new handler.
 func (h *HandlerConfig) setDefaults() {
-	h.Timeout = Duration(30 * time.Second)
-	h.Concurrency = 8
-	h.OnMismatch = "park"
-	h.Retry = []Duration{
-		Duration(10 * time.Second), Duration(30 * time.Second), Duration(2 * time.Minute), Duration(10 * time.Minute),
+	h.Timeout = Duration(consumer.DefaultTimeout)
+	h.Concurrency = consumer.DefaultConcurrency
+	h.OnMismatch = string(consumer.MismatchPark)
+	for _, d := range consumer.DefaultRetry() {
+		h.Retry = append(h.Retry, Duration(d))
 	}
 }
 

@@ -14,9 +14,6 @@ type tomlValue interface {
 	fromTOML(n *node) (what, hint string)
 }
 
-// defaulter is a table of a list that does not begin at its zero value.
-type defaulter interface{ setDefaults() }
-
 // decoder moves a tree into Config, field by field, and notes where everything
 // stood and what does not fit. Fields keep their defaults where a key is absent
 // or wrong.
@@ -135,7 +132,7 @@ func (d *decoder) list(n *node, path string, v reflect.Value) {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		d.places[at] = m.line
 		item := items.Index(i)
-		if fresh, ok := item.Addr().Interface().(defaulter); ok {
+		if fresh, ok := item.Addr().Interface().(*HandlerConfig); ok {
 			fresh.setDefaults()
 		}
 		d.value(m, at, item)

@@ -35,17 +35,15 @@ func (v *validation) sources() {
 		v.required(table, "token", s.Token.IsZero(), secretHint)
 		if s.Scheme == schemeWeCom {
 			v.required(table, "encoding_aes_key", s.EncodingAESKey.IsZero(), secretHint)
-			if s.PreviousToken.IsZero() != s.PreviousEncodingAESKey.IsZero() {
-				v.add(table+".previous_token", "stands alone: token and key are one pair",
-					"write previous_token and previous_encoding_aes_key, both or none")
-			}
-		} else if s.PreviousEncodingAESKey != (Secret{}) {
+		} else if !s.PreviousEncodingAESKey.IsZero() && s.Scheme != "" {
 			v.add(table+".previous_encoding_aes_key", "is not used by scheme "+s.Scheme, "remove it")
 		}
 		for _, k := range s.secrets() {
 			v.secret(table+"."+k.key, k.secret)
 		}
-		configs[i] = s.unresolved()
+		if configs[i] = s.unresolved(); s.EncodingAESKey.IsZero() {
+			configs[i].EncodingAESKey = nil // it would be the previous one, which is reported
+		}
 	}
 	for _, p := range receiver.Validate(configs) {
 		v.add(fmt.Sprintf("source[%d].%s", p.Source, p.Field), p.What, p.Hint)

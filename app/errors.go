@@ -33,10 +33,10 @@ func (e *OperatorError) Unwrap() error { return e.Err }
 
 // Problem is one thing that is wrong in a configuration.
 type Problem struct {
-	Path string // where in the configuration: `handler[2] "crm".timeout`
-	Line int    // of the file; 0 when no line is to blame
-	What string // what is wrong
-	Hint string // what to write; may be empty
+	Path string `json:"path"` // where in the configuration: handler[2] "crm".timeout
+	Line int    `json:"line"` // of the file; 0 when no line is to blame
+	What string `json:"what"` // what is wrong
+	Hint string `json:"hint"` // what to write; may be empty
 }
 
 // String gives the problem on one line.
