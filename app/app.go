@@ -1,0 +1,311 @@
+// Package app is the process: configuration file, wiring, lifecycle. It is the
+// only package that knows all others.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"idemd/admin"
+	"idemd/consumer"
+	"idemd/dedup/boltstore"
+	"idemd/event"
+	"idemd/queue"
+	"idemd/receiver"
+)
+
+// Options are what the command line adds to the configuration.
+type Options struct {
+	Logger  *slog.Logger
+	Version string
+	Fault   func(point string) // crash points of tests; nil in production
+	Ready   func(addr string)  // called once requests are accepted, with the receiver's address
+}
+
+// App is one idemd process: New starts it up to the point where events could be
+// taken, Run takes them.
+type App struct {
+	cfg     *Config
+	opts    Options
+	log     *slog.Logger
+	began   time.Time
+	specs   []consumer.Spec
+	dir     *dataDir
+	addr    string // the receiver's
+	recv    *receiver.Receiver
+	drain   func(context.Context) error // ends the receiver; may be called twice
+	store   *boltstore.Store
+	queue   *queue.Queue
+	pools   []*consumer.Pool
+	failed  chan error // the first error that ends the process
+	running sync.WaitGroup
+	down    teardown
+}
+
+// New does, in this order, what has to be done before events are taken. The
+// order is a guarantee, and the steps undo themselves in reverse:
+//
+// the data directory is locked before anything in it is read; the receiver
+// listens early, so that platforms are refused in their source's way instead of
+// not being heard; the claim store's new epoch is durable before any grant; the
+// queue is synced before its last sequence counts as durable; runs of dead
+// epochs are settled before any consumer can ask for them.
+func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
+	a := &App{cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1)}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if err := a.open(ctx); err != nil {
+		return nil, errors.Join(err, a.stop())
+	}
+	return a, nil
+}
+
+func (a *App) open(ctx context.Context) error {
+	sources, err := a.cfg.ReceiverSources()
+	if err != nil {
+		return err
+	}
+	if a.specs, err = a.cfg.Specs(a.log); err != nil {
+		return err
+	}
+	if a.dir, err = openDataDir(a.cfg.DataDir); err != nil {
+		return err
+	}
+	a.down.onStop("data directory", func(context.Context) error { return a.dir.unlock() })
+	if err := a.listen(sources); err != nil {
+		return err
+	}
+	if err := a.openStore(ctx); err != nil {
+		return err
+	}
+	if err := a.openQueue(ctx); err != nil {
+		return err
+	}
+	if err := a.sealDir(ctx); err != nil {
+		return err
+	}
+	if err := consumer.Recover(ctx, a.recovery()); err != nil {
+		return fmt.Errorf("recover claims: %w", err)
+	}
+	if err := a.openPools(ctx); err != nil {
+		return err
+	}
+	if err := a.listenAdmin(); err != nil {
+		return err
+	}
+	// It was the first to come, and is the first to go: nothing new may reach a
+	// queue that closes.
+	a.down.onStop("receiver's intake", a.drain)
+	return nil
+}
+
+// listen binds the receiver's address. Until Run, requests are refused as each
+// source's on_refuse says.
+func (a *App) listen(sources []receiver.SourceConfig) error {
+	recv, err := receiver.New(receiver.Config{
+		Sources: sources, InFlight: a.cfg.Receiver.InFlight, Retention: a.cfg.Windows.Cold.Std(),
+		Logger: a.log.With("component", "receiver"),
+		Publish: func(ctx context.Context, ev *event.Event) error {
+			_, err := a.queue.Publish(ctx, ev)
+			return err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", a.cfg.Receiver.Listen)
+	if err != nil {
+		return &OperatorError{
+			What: "cannot listen for callbacks", Where: a.cfg.Receiver.Listen, Err: err,
+			Hint: "stop what uses the address (ss -ltnp), or set [receiver] listen to a free one",
+		}
+	}
+	a.recv, a.addr = recv, l.Addr().String()
+	closeServer := a.serve("receiver", recv.NewServer(), l)
+	a.drain = func(ctx context.Context) error {
+		recv.SetReady(receiver.StateDraining)
+		return closeServer(ctx)
+	}
+	a.down.onStop("receiver", a.drain)
+	return nil
+}
+
+// serve runs an HTTP server until the function that it returns has ended it.
+func (a *App) serve(name string, srv *http.Server, l net.Listener) (closeServer func(context.Context) error) {
+	a.running.Go(func() {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			a.fail(fmt.Errorf("serve %s: %w", name, err))
+		}
+	})
+	return func(ctx context.Context) error {
+		if err := srv.Shutdown(ctx); err != nil {
+			return errors.Join(err, srv.Close())
+		}
+		return nil
+	}
+}
+
+func (a *App) openStore(ctx context.Context) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read host name: %w", err)
+	}
+	a.store, err = boltstore.Open(ctx, boltstore.Config{
+		Dir: a.dir.dedupPath(), MustExist: !a.dir.first(), Host: host,
+		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
+	})
+	var damage *boltstore.DataError
+	switch {
+	case errors.As(err, &damage):
+		return &OperatorError{What: "cannot use the claim store", Where: a.dir.dedupPath(), Err: damage, Hint: damage.Hint()}
+	case err != nil:
+		return err
+	}
+	a.down.onStop("claim store", func(context.Context) error { return a.store.Close() })
+	return nil
+}
+
+func (a *App) openQueue(ctx context.Context) error {
+	bytes, err := a.cfg.QueueBytes()
+	if err != nil {
+		return err
+	}
+	a.queue, err = queue.Open(ctx, queue.Config{
+		Dir: a.dir.queuePath(), MaxBytes: bytes,
+		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
+	})
+	if err != nil {
+		return &OperatorError{
+			What: "cannot open the queue", Where: a.dir.queuePath(), Err: err,
+			Hint: "the error says what is wrong; if files are damaged, restore the data directory from a backup",
+		}
+	}
+	a.down.onStop("queue", a.queue.Close)
+	return nil
+}
+
+// sealDir makes sure that claim store and queue belong together, and says so in
+// VERSION.
+func (a *App) sealDir(ctx context.Context) error {
+	st, err := a.queue.State(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.dir.first() && (st.LastSeq > 0 || a.store.Stats().LastNumber > 0):
+		return &OperatorError{
+			What: "the file VERSION is missing, though the data directory is in use", Where: a.dir.path,
+			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
+		}
+	case !a.dir.first() && a.dir.version.Incarnation != a.store.Incarnation():
+		return &OperatorError{
+			What: "claim store and VERSION are from different data directories", Where: a.dir.path,
+			Hint: "restore the whole directory from one backup; halves of two do not know the same events",
+		}
+	}
+	return a.dir.seal(a.store.Incarnation(), a.store.Epoch())
+}
+
+func (a *App) recovery() consumer.Recovery {
+	return consumer.Recovery{
+		Store: a.store, Queue: a.queue, Specs: a.specs,
+		Logger: a.log.With("component", "consumer"), Fault: a.opts.Fault,
+	}
+}
+
+// openPools makes every handler's consumer anew, where its progress stands.
+func (a *App) openPools(ctx context.Context) error {
+	for _, spec := range a.specs {
+		pool, err := consumer.NewPool(ctx, consumer.Config{
+			Spec: spec, Queue: a.queue, Store: a.store,
+			Logger: a.log.With("component", "consumer", "handler", spec.Name), Fault: a.opts.Fault,
+		})
+		if err != nil {
+			return fmt.Errorf("open handler %s: %w", spec.Name, err)
+		}
+		a.pools = append(a.pools, pool)
+		a.down.onStop("handler "+spec.Name, pool.Stop)
+	}
+	return nil
+}
+
+func (a *App) listenAdmin() error {
+	path, err := a.cfg.SocketPath()
+	if err != nil {
+		return err
+	}
+	l, err := admin.Listen(path)
+	if err != nil {
+		return &OperatorError{
+			What: "cannot listen for the command line", Where: path, Err: err,
+			Hint: "make the directory writable for the user that runs idemd",
+		}
+	}
+	a.down.onStop("admin", a.serve("admin", admin.NewServer(a.backend()).HTTP(), l))
+	return nil
+}
+
+// Run takes events until ctx ends, or until something fails that cannot be
+// mended; then it stops everything in order, within the longest handler timeout
+// and five seconds more, 90 seconds at most.
+func (a *App) Run(ctx context.Context) error {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	for _, pool := range a.pools {
+		a.running.Go(func() {
+			if err := pool.Run(work); err != nil {
+				a.fail(err)
+			}
+		})
+	}
+	a.recv.SetReady(receiver.StateReady)
+	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
+	if a.opts.Ready != nil {
+		a.opts.Ready(a.addr)
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping")
+	case err = <-a.failed:
+	case err = <-a.queue.Failed():
+	case err = <-a.store.Failed():
+	}
+	if err != nil {
+		a.log.Error("stopping after a failure", "error", err)
+	}
+	return errors.Join(err, a.stop())
+}
+
+// fail ends Run with err, unless an earlier error already does.
+func (a *App) fail(err error) {
+	select {
+	case a.failed <- err:
+	default:
+	}
+}
+
+const (
+	stopSlack = 5 * time.Second  // beyond the longest handler timeout
+	maxStop   = 90 * time.Second // systemd's own patience
+)
+
+func (a *App) stop() error {
+	patience := stopSlack
+	for _, spec := range a.specs {
+		patience = max(patience, spec.Timeout+stopSlack)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(patience, maxStop))
+	defer cancel()
+	err := a.down.stop(ctx, a.log)
+	a.running.Wait()
+	return err
+}

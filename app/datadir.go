@@ -1,0 +1,146 @@
+package app
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// formatVersion is the layout of the data directory that this program writes.
+const formatVersion = 1
+
+// version is the content of the file VERSION. It is written last at the first
+// start, so that a directory without it never answered anybody.
+type version struct {
+	Format      int    `json:"format"`
+	Incarnation string `json:"incarnation"` // of the claim store that belongs to this directory
+	Epoch       uint32 `json:"epoch"`       // of the last start
+	LockInode   uint64 `json:"lock_inode"`  // with LockBirth: a copy of the directory has another LOCK
+	LockBirth   int64  `json:"lock_birth"`  // nanoseconds since 1970; 0 where the file system does not say
+}
+
+// dataDir is the locked data directory.
+type dataDir struct {
+	path    string
+	lock    *os.File
+	version version // zero at the first start
+}
+
+// openDataDir makes the directory if needed, takes its lock and reads VERSION.
+// The errors are for operators.
+func openDataDir(path string) (*dataDir, error) {
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return nil, &OperatorError{
+			What: "cannot make the data directory", Where: path, Err: err,
+			Hint: "create it and give it to the user that runs idemd, or set data_dir to one that is writable",
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "LOCK"), os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, &OperatorError{
+			What: "cannot write in the data directory", Where: path, Err: err,
+			Hint: "give the directory to the user that runs idemd (chown), or set data_dir to one that is writable",
+		}
+	}
+	d := &dataDir{path: path, lock: lock}
+	if err := d.claim(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return d, nil
+}
+
+func (d *dataDir) claim() error {
+	switch err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return &OperatorError{
+			What: "another idemd is running on this data directory", Where: d.path,
+			Hint: "stop it first (systemctl stop idemd), or give this one a data_dir of its own",
+		}
+	case err != nil:
+		return fmt.Errorf("lock %s: %w", d.lock.Name(), err)
+	}
+	b, err := os.ReadFile(d.versionPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return &OperatorError{
+			What: "cannot read the file VERSION", Where: d.versionPath(), Err: err,
+			Hint: "make it readable for the user that runs idemd",
+		}
+	}
+	if err := json.Unmarshal(b, &d.version); err != nil || d.version.Format < 1 {
+		return &OperatorError{
+			What: "the file VERSION is damaged", Where: d.versionPath(),
+			Hint: "restore the data directory from a backup; do not delete the file: it says to which claim store the queue belongs",
+		}
+	}
+	if d.version.Format > formatVersion {
+		return &OperatorError{
+			What:  fmt.Sprintf("the data directory has format %d, this idemd knows up to %d", d.version.Format, formatVersion),
+			Where: d.versionPath(),
+			Hint:  "run the idemd that wrote it, or a newer one; nothing was changed",
+		}
+	}
+	return nil
+}
+
+func (d *dataDir) versionPath() string { return filepath.Join(d.path, "VERSION") }
+
+func (d *dataDir) queuePath() string { return filepath.Join(d.path, "queue") }
+
+func (d *dataDir) dedupPath() string { return filepath.Join(d.path, "dedup") }
+
+// first reports whether the directory never finished a start.
+func (d *dataDir) first() bool { return d.version.Format == 0 }
+
+// seal writes VERSION for the present start: from now on the directory's halves
+// belong together.
+func (d *dataDir) seal(incarnation string, epoch uint32) error {
+	inode, birth, err := fileBirth(d.lock)
+	if err != nil {
+		return fmt.Errorf("stat %s: %w", d.lock.Name(), err)
+	}
+	d.version = version{
+		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, LockInode: inode, LockBirth: birth,
+	}
+	b, err := json.Marshal(d.version)
+	if err != nil {
+		return fmt.Errorf("encode VERSION: %w", err)
+	}
+	if err := replaceFile(d.versionPath(), append(b, '\n')); err != nil {
+		return fmt.Errorf("write VERSION: %w", err)
+	}
+	return nil
+}
+
+// unlock gives the directory free.
+func (d *dataDir) unlock() error { return d.lock.Close() }
+
+// replaceFile writes path so that a crash leaves the old or the new content.
+func replaceFile(path string, content []byte) error {
+	tmp := path + "." + rand.Text()[:8] + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,38 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+)
+
+// teardown is what has been started, in order. stop ends it backwards.
+type teardown struct {
+	steps []teardownStep
+}
+
+type teardownStep struct {
+	name string
+	stop func(ctx context.Context) error
+}
+
+// onStop adds a step. Steps run in reverse order of their adding.
+func (t *teardown) onStop(name string, stop func(ctx context.Context) error) {
+	t.steps = append(t.steps, teardownStep{name, stop})
+}
+
+// stop runs every step, also after one that fails, and joins their errors. ctx
+// bounds the whole. A second call does nothing.
+func (t *teardown) stop(ctx context.Context, log *slog.Logger) error {
+	var errs []error
+	for _, step := range slices.Backward(t.steps) {
+		log.Debug("stopping", "step", step.name)
+		if err := step.stop(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", step.name, err))
+		}
+	}
+	t.steps = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"idemd/admin"
+	"idemd/consumer"
+	"idemd/dedup"
+	"idemd/queue"
+	"idemd/receiver"
+)
+
+// backend is what the admin API looks into.
+func (a *App) backend() admin.Backend {
+	b := admin.Backend{
+		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
+		Logger: a.log.With("component", "admin"), Status: a.status, Explain: a.explain,
+	}
+	for _, s := range a.cfg.Sources {
+		b.Sources[s.Name] = s.ID
+	}
+	for i := range a.specs {
+		s := &a.specs[i]
+		b.Handlers = append(b.Handlers, admin.Handler{
+			ID: s.ID, Name: s.Name, Effect: s.Effect, Retain: s.Retain, Matches: s.Matches,
+		})
+	}
+	return b
+}
+
+// status gives what only the process knows.
+func (a *App) status(ctx context.Context) admin.Status {
+	st := admin.Status{
+		Version: a.opts.Version, PID: os.Getpid(), Started: a.began.UTC(), Ready: a.recv.State() == receiver.StateReady,
+		ConfigFile: a.cfg.file, Environment: string(a.cfg.Environment), DataDir: a.cfg.DataDir, Listen: a.addr,
+	}
+	if bytes, err := a.cfg.QueueBytes(); err == nil {
+		st.Queue.MaxBytes = bytes
+	}
+	if err := a.queue.Health(); err != nil {
+		st.Warnings = append(st.Warnings, "the queue cannot store: "+err.Error())
+	}
+	for i, s := range a.recv.Stats() {
+		st.Sources = append(st.Sources, sourceStatus(&a.cfg.Sources[i], &s))
+		st.Warnings = append(st.Warnings, sourceWarnings(&a.cfg.Sources[i], &s)...)
+	}
+	for i, pool := range a.pools {
+		h := handlerStatus(&a.specs[i], pool.Snapshot())
+		if pending, err := pool.Pending(ctx); err == nil {
+			h.Pending = pending
+		}
+		st.Handlers = append(st.Handlers, h)
+	}
+	return st
+}
+
+func sourceStatus(c *SourceConfig, s *receiver.SourceStats) admin.SourceStatus {
+	counters := map[string]uint64{
+		"accepted": s.Accepted, "unparsed": s.Unparsed, "unkeyed": s.Unkeyed, "oversize": s.Oversize,
+		"challenges": s.Challenges, "undeclared_repeats": s.Repeats,
+		"secret_newest": s.Secrets[0], "secret_previous": s.Secrets[1], "holding": uint64(s.Holding),
+	}
+	for reason, n := range s.Refused {
+		counters["refused_"+string(reason)] = n
+	}
+	return admin.SourceStatus{Name: c.Name, ID: c.ID, Scheme: c.Scheme, Path: c.Path, Counters: counters}
+}
+
+func sourceWarnings(c *SourceConfig, s *receiver.SourceStats) []string {
+	var w []string
+	if s.Unparsed > 0 {
+		w = append(w, fmt.Sprintf("source %s sent %d authentic payloads that were not understood: see \"idemd events list --type unparsed\"", c.Name, s.Unparsed))
+	}
+	if s.Unkeyed > 0 {
+		w = append(w, fmt.Sprintf("source %s sent %d events without an id: duplicates among them are not told", c.Name, s.Unkeyed))
+	}
+	return w
+}
+
+func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus {
+	counters := map[string]uint64{
+		"filtered": s.Filtered, "retried": s.Retried, "buried": s.Buried, "doubted": s.Doubted, "fenced": s.Fenced,
+		"lost_grants": s.LostGrants, "unclaimed": s.Unclaimed, "given_back": s.GivenBack,
+		"store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
+	}
+	for class, n := range s.Runs {
+		counters["run_"+class] = n
+	}
+	for verdict, n := range s.Verdicts {
+		counters["verdict_"+verdict] = n
+	}
+	return admin.HandlerStatus{
+		Name: spec.Name, ID: spec.ID, Effect: spec.Effect, Running: int(s.InFlight), Counters: counters,
+	}
+}
+
+// explain says why a handler did what it did with an event.
+func (a *App) explain(ctx context.Context, handler string, m queue.Message, rec *dedup.Record) admin.Explanation {
+	for i := range a.specs {
+		spec := &a.specs[i]
+		if spec.ID != handler {
+			continue
+		}
+		// A handler that has begun keeps its progress: this only reads it.
+		progress, err := a.store.Begin(ctx, spec.ID, m.Seq)
+		if err != nil {
+			return admin.Explanation{State: "unknown", Text: "The claim store does not answer: " + err.Error() + "."}
+		}
+		why := consumer.Why{
+			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
+			Seq: m.Seq, Record: rec, Progress: progress, Now: time.Now(),
+		}
+		state := dedup.Free
+		if rec != nil {
+			state = rec.State
+		}
+		return admin.Explanation{State: state.String(), Text: consumer.Explain(why)}
+	}
+	return admin.Explanation{State: "unknown", Text: "No handler with the id " + handler + " is configured."}
+}
