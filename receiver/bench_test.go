@@ -12,14 +12,6 @@ import (
 	"idemd/event"
 )
 
-func benchSource() SourceConfig {
-	return SourceConfig{
-		Name: "wecom", Scheme: "wecom", Token: []string{"idemdTestToken01"},
-		EncodingAESKey: []string{"abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456"},
-		ReceiveIDs:     []string{"ww00c0ffee00c0ffee"},
-	}
-}
-
 // benchPayload is an event of 1 KiB that is keyed by its digest.
 func benchPayload() []byte {
 	var b bytes.Buffer
@@ -35,7 +27,7 @@ func benchPayload() []byte {
 
 func BenchmarkOpenWecom(b *testing.B) {
 	now := time.Unix(1760000000, 0)
-	scheme, _ := newWecom(benchSource())
+	scheme := wecomScheme(b, wecomSource())
 	signed, err := scheme.Sign(benchPayload(), "", now)
 	if err != nil {
 		b.Fatal(err)
@@ -50,28 +42,17 @@ func BenchmarkOpenWecom(b *testing.B) {
 	}
 }
 
-func BenchmarkFingerprint(b *testing.B) {
-	c := benchSource()
-	rules := c.rules()
-	scheme, _ := newWecom(c)
-	id := scheme.Identify(Payload{Body: benchPayload()})
-	b.ReportAllocs()
-	for b.Loop() {
-		rules.Of(id.Event.Body)
-	}
-}
-
 func BenchmarkReceiverPost(b *testing.B) {
 	now := time.Unix(1760000000, 0)
 	rc, err := New(Config{
-		Sources: []SourceConfig{benchSource()}, Now: func() time.Time { return now },
+		Sources: []SourceConfig{wecomSource()}, Now: func() time.Time { return now },
 		Publish: func(context.Context, *event.Event) error { return nil },
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	rc.SetReady(StateReady)
-	signed, err := Sign(benchSource(), benchPayload(), "", now)
+	signed, err := Sign(wecomSource(), benchPayload(), "", now)
 	if err != nil {
 		b.Fatal(err)
 	}

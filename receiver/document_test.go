@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"idemd/event"
 )
 
 func TestParseXML_RefusesWhatCallbacksDoNotUse(t *testing.T) {
@@ -242,6 +244,10 @@ func FuzzMapping(f *testing.F) {
 		out, repeats := doc.appendJSON(nil, wecomRepeatable)
 		if !json.Valid(out) {
 			t.Fatalf("no JSON: %s", out)
+		}
+		volatile := []string{"WelcomeCode", "a.c", "a"}
+		if got, want := newFingerprinter(volatile).of(doc, wecomRepeatable), event.NewFingerprintRules(volatile).Of(out); got != want {
+			t.Fatalf("fingerprint %x, of the JSON %x: %s", got, want, out)
 		}
 		back, err := parse(out, payloadLimits())
 		if err != nil {

@@ -137,11 +137,11 @@ func (rc *Receiver) add(c SourceConfig) {
 	if c.Scheme == "wecom" {
 		c.MaxAge = cmp.Or(c.MaxAge, rc.cfg.Retention)
 	}
-	scheme, _ := schemes[c.Scheme].build(c)
+	scheme, _ := schemes[c.Scheme].make(c)
 	s := &source{
 		id:      c.EffectiveID(),
 		scheme:  scheme,
-		rules:   c.rules(),
+		rules:   event.NewFingerprintRules(c.volatile()),
 		maxBody: c.maxBody(),
 		hold:    c.onRefuse() == OnRefuseHold,
 	}

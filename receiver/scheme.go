@@ -85,7 +85,8 @@ type Payload struct {
 }
 
 // Identified is the event of a payload. Of Event, the fields Type, Identity,
-// Time, ContentType and Body are set.
+// Time, ContentType and Body are set, and Fingerprint where the scheme gets it
+// cheaper than from Body.
 type Identified struct {
 	Event   event.Event
 	Repeats []string // paths that repeat in XML without being declared to
@@ -142,6 +143,14 @@ type schemeEntry struct {
 
 	onRefuse string   // default of SourceConfig.OnRefuse
 	volatile []string // default of SourceConfig.Volatile
+}
+
+// make builds the scheme with the table's defaults filled in.
+func (e schemeEntry) make(c SourceConfig) (Scheme, []Problem) {
+	if c.Volatile == nil {
+		c.Volatile = e.volatile
+	}
+	return e.build(c)
 }
 
 // schemes is the table of all schemes. A new one is a line here, a file

@@ -41,6 +41,7 @@ type wecom struct {
 	endpoint   string
 	reply      Reply
 	maxAge     time.Duration // AgeOff: any
+	print      fingerprinter
 }
 
 var (
@@ -98,6 +99,7 @@ func newWecom(c SourceConfig) (Scheme, []Problem) {
 		receiveIDs: c.ReceiveIDs,
 		endpoint:   cmp.Or(c.Endpoint, EndpointApp),
 		maxAge:     cmp.Or(c.MaxAge, DefaultMaxAge),
+		print:      newFingerprinter(c.Volatile),
 		reply:      Reply{ContentType: "text/plain; charset=utf-8"},
 	}
 	if c.Reply == ReplySuccess || c.Reply == "" && w.endpoint == EndpointSuite {

@@ -149,7 +149,7 @@ func (rc *Receiver) open(s *source, w http.ResponseWriter, r *http.Request) (Ope
 	}
 	ev := &opened.Event
 	ev.Source, ev.Origin, ev.Received = s.id, event.OriginCallback, now
-	if ev.Identity.Kind != event.KindUnkeyed {
+	if ev.Fingerprint.IsZero() && ev.Identity.Kind != event.KindUnkeyed {
 		ev.Fingerprint = s.rules.Of(ev.Body)
 	}
 	return opened, nil

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"idemd/event"
 )
 
 // Values of SourceConfig.OnRefuse.
@@ -79,11 +77,11 @@ func (c *SourceConfig) onRefuse() string { return cmp.Or(c.OnRefuse, schemes[c.S
 
 func (c *SourceConfig) maxBody() int64 { return cmp.Or(c.MaxBody, DefaultMaxBody) }
 
-func (c *SourceConfig) rules() event.FingerprintRules {
+func (c *SourceConfig) volatile() []string {
 	if c.Volatile != nil {
-		return event.NewFingerprintRules(c.Volatile)
+		return c.Volatile
 	}
-	return event.NewFingerprintRules(schemes[c.Scheme].volatile)
+	return schemes[c.Scheme].volatile
 }
 
 // Problem is one thing that is wrong with a source's configuration.
@@ -119,7 +117,7 @@ func ValidateSecrets(sources []SourceConfig) []Problem {
 	var all []Problem
 	for i, c := range sources {
 		if entry, ok := schemes[c.Scheme]; ok {
-			_, problems := entry.build(c)
+			_, problems := entry.make(c)
 			all = append(all, at(i, problems)...)
 		}
 	}
@@ -239,7 +237,7 @@ func buildScheme(c SourceConfig) (Scheme, error) {
 	problems := Validate([]SourceConfig{c})
 	if len(problems) == 0 {
 		var s Scheme
-		if s, problems = schemes[c.Scheme].build(c); len(problems) == 0 {
+		if s, problems = schemes[c.Scheme].make(c); len(problems) == 0 {
 			return s, nil
 		}
 	}

@@ -183,6 +183,10 @@ func TestWecomEvents_SameIdentityFromXMLAndJSON(t *testing.T) {
 	for name, payload := range samples(t) {
 		fromXML := identify(t, payload)
 		fromJSON := identify(t, string(fromXML.Event.Body))
+		if want := event.NewFingerprintRules(wecomVolatile()).Of(fromXML.Event.Body); fromXML.Event.Fingerprint != want {
+			t.Errorf("%s: fingerprint differs from that of the body", name)
+		}
+		fromXML.Event.Fingerprint = event.Fingerprint{} // the receiver takes that of JSON
 		if diff := cmp.Diff(fromXML.Event, fromJSON.Event); diff != "" {
 			t.Errorf("%s: JSON gives another event (-XML +JSON):\n%s", name, diff)
 		}

@@ -100,6 +100,9 @@ func (w *wecom) Identify(p Payload) Identified {
 	}
 	body, repeats := doc.appendJSON(make([]byte, 0, len(p.Body)), wecomRepeatable)
 	ev.Body = body
+	if ev.Identity.Kind != event.KindUnkeyed {
+		ev.Fingerprint = w.print.of(doc, wecomRepeatable)
+	}
 	return Identified{Event: ev, Repeats: repeats}
 }
 
