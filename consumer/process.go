@@ -117,7 +117,9 @@ func (p *Pool) ask(ctx context.Context, r *run, replaceSeq bool) (dedup.Result, 
 		op.Origin, op.Fingerprint = r.rec.Origin, r.rec.Fingerprint
 	}
 	res, err := p.store.Do(ctx, r.key, op)
-	p.claims.setLost(r.key, err != nil)
+	if err != nil || res.Verdict != dedup.Busy { // busy may be with the very grant that was lost
+		p.claims.setLost(r.key, err != nil)
+	}
 	return res, err
 }
 

@@ -128,8 +128,9 @@ func TestRecover_LeavesTheLivingAlone(t *testing.T) {
 // A claim that somebody outside holds ends with its lease.
 func TestPool_EndedLeaseOfAnExternalOwnerIsSettled(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		h := &script{}
-		r.start(spec("crm", h))
+		s := spec("crm", &script{})
+		s.Sources = []string{"wecom"}
+		r.start(s)
 		once, again := newEvent("once"), newEvent("again")
 		for _, c := range []struct {
 			ev     *event.Event

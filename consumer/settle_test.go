@@ -207,42 +207,44 @@ func TestPool_AllowRunsWithoutTheStore(t *testing.T) {
 }
 
 // A grant that the store made without saying so is given back, from a first
-// delivery and from a due run: else nobody would ever run it.
+// delivery and from a due run, also when a copy has found the key busy
+// meanwhile: else nobody would ever run it.
 func TestPool_LostGrantIsReclaimed(t *testing.T) {
-	for _, due := range []bool{false, true} {
-		t.Run(fmt.Sprintf("due=%v", due), func(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		first  []Answer
+		copies int
+	}{
+		{"first delivery", nil, 0},
+		{"first delivery and a copy", nil, 1},
+		{"due run", []Answer{status(401)}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
-				h := &script{}
+				h := &script{answers: c.first}
 				s := spec("crm", h)
 				s.Effect = dedup.Irrevocable
-				ev := newEvent("e1")
-				if due {
-					h.answers = []Answer{status(401)}
-				}
 				p := r.start(s)
-				if due {
-					r.publish(ev)
-					settleDown()
-					h.wantCalls(t, 1)
+				ev := newEvent("e1")
+				if c.first == nil {
+					r.store.failing(1, true, isOp[dedup.Acquire])
 				}
-				r.store.failing(1, true, isOp[dedup.Acquire])
-				if !due {
+				r.publish(ev)
+				advance(2 * time.Second)
+				r.store.set(nil)
+				if c.first != nil {
+					r.store.failing(1, true, isOp[dedup.Acquire])
+				}
+				for range c.copies {
 					r.publish(ev)
 				}
 				advance(2 * time.Minute)
-				h.wantCalls(t, len(h.answers)+1+btoi(due))
+				h.wantCalls(t, len(c.first)+1)
 				r.wantState("crm", ev, dedup.Done, "")
-				if s := p.Snapshot(); s.LostGrants != 1 || s.SettledTo != 1 {
+				if s := p.Snapshot(); s.LostGrants != 1 || s.SettledTo != uint64(1+c.copies) {
 					t.Errorf("snapshot is %+v", s)
 				}
 			})
 		})
 	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
