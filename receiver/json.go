@@ -7,7 +7,7 @@ import "encoding/json"
 // kept twice. What it accepts, encoding/json calls valid (a fuzz test holds it
 // to that).
 func parseJSON(in []byte, lim limits) (*document, error) {
-	p := jsonParser{in: in, lim: lim, doc: &document{nodes: make([]node, 1, 48)}}
+	p := jsonParser{in: in, lim: lim, doc: &document{nodes: make([]node, 1, min(lim.nodes/8, 64))}}
 	p.skipBlanks()
 	if p.peek() != '{' {
 		return nil, malformed("parse JSON: not an object")

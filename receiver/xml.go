@@ -14,7 +14,7 @@ import (
 // to that); it is here because it takes a twentieth of the time and because
 // encoding/xml lets document type declarations pass.
 func parseXML(in []byte, lim limits) (*document, error) {
-	p := xmlParser{in: in, lim: lim, doc: &document{nodes: make([]node, 0, 48)}, open: make([]xmlElement, 0, 8)}
+	p := xmlParser{in: in, lim: lim, doc: &document{nodes: make([]node, 0, min(lim.nodes/8, 64))}, open: make([]xmlElement, 0, 8)}
 	if err := p.run(); err != nil {
 		return nil, err
 	}
@@ -286,12 +286,12 @@ func (p *xmlParser) attribute() (name, value []byte, err error) {
 	return name, value, nil
 }
 
-func (p *xmlParser) skipBlanks() (any bool) {
+func (p *xmlParser) skipBlanks() (found bool) {
 	for p.pos < len(p.in) && isBlank(p.in[p.pos]) {
 		p.pos++
-		any = true
+		found = true
 	}
-	return any
+	return found
 }
 
 // name reads a name of ASCII letters, digits, '_', '-' and '.', the names that
