@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -194,7 +193,7 @@ func (rc *Receiver) Stats() []SourceStats {
 	for _, s := range rc.sources {
 		all = append(all, s.stats(s.id, s.holding.Load()))
 	}
-	return slices.Clip(all)
+	return all
 }
 
 // InFlight is the number of requests that are being worked on, without held ones.
