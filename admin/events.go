@@ -22,7 +22,7 @@ func (s *Server) view(m queue.Message) Event {
 	ev := &m.Event
 	v := Event{
 		ID: ev.ID(), Seq: m.Seq, Source: ev.Source, Type: ev.Type,
-		PlatformID: ev.Identity.ID, Kind: ev.Identity.Kind, Tenant: ev.Identity.Tenant,
+		PlatformID: ev.Identity.Text(), Kind: ev.Identity.Kind, Tenant: ev.Identity.Tenant,
 		Received: ev.Received.UTC(), Origin: ev.Origin, Batch: ev.Batch,
 		ContentType: ev.ContentType, Size: len(ev.Body), Handlers: []string{},
 	}

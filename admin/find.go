@@ -63,7 +63,7 @@ func (s *Server) find(r *http.Request) (*found, error) {
 		if strings.HasPrefix(word, "evt_") {
 			return strings.HasPrefix(m.Event.ID(), word)
 		}
-		return m.Event.Identity.ID == word
+		return m.Event.Identity.Is(word)
 	})
 	if err != nil {
 		return nil, err

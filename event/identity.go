@@ -4,7 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Kind tells from what an event id was made. It is part of the key, so that a
@@ -59,4 +62,41 @@ func Missing(id string) bool {
 		return true
 	}
 	return false
+}
+
+// Is reports whether word names the event within its source: the id itself, or
+// one part of an id that is made of several.
+func (id *Identity) Is(word string) bool {
+	return id.ID == word || id.Text() == word || slices.Contains(id.parts(), word)
+}
+
+// Text gives the id for people. An id that is made of several parts, such as
+// agent, sender and message id, has them joined by "/"; digests and other bytes
+// that cannot be printed are in hexadecimal. It is not unique: keys are made of
+// the id itself.
+func (id *Identity) Text() string {
+	parts := slices.Clone(id.parts())
+	for i, p := range parts {
+		if !printable(p) {
+			parts[i] = hex.EncodeToString([]byte(p))
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// parts takes an id apart that a scheme has put together with AppendTuple. The
+// lengths in one cannot be printed, the ids of platforms can.
+func (id *Identity) parts() []string {
+	if printable(id.ID) {
+		return []string{id.ID}
+	}
+	parts, err := DecodeTuple([]byte(id.ID))
+	if err != nil {
+		return []string{id.ID}
+	}
+	return parts
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

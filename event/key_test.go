@@ -139,3 +139,22 @@ func TestIdentity_OversizeIDIsHashedAndMarked(t *testing.T) {
 		t.Errorf("over the bound: %+v, %+v", a, b)
 	}
 }
+
+func TestIdentity_TextIsForPeople(t *testing.T) {
+	made := string(event.AppendTuple(nil, "1000002", "u_zhao", "7412", "\xff\x01"))
+	for id, want := range map[string]string{
+		"order-17": "order-17", "企业": "企业", "a\nb": "610a62", made: "1000002/u_zhao/7412/ff01",
+	} {
+		i := event.Identity{ID: id}
+		if got := i.Text(); got != want {
+			t.Errorf("%q: text %q, want %q", id, got, want)
+		}
+		if !i.Is(id) || !i.Is(want) || i.Is("") || i.Is("nothing") {
+			t.Errorf("%q: is not known by its own names", id)
+		}
+	}
+	i := event.Identity{ID: made}
+	if !i.Is("7412") || i.Is("741") {
+		t.Error("an event is known by its message id, and by no part of that")
+	}
+}
