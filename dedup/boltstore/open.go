@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -192,18 +193,25 @@ func (s *Store) begin(names manifest, clean bool, h head) error {
 // extendLeases gives each external claim one full lease from now: its owner may
 // be well, and could not renew while the store was closed.
 func (s *Store) extendLeases(now dedup.Time) error {
-	w := s.writer
+	var held []ref
 	for i, slot := range s.index.slots {
-		if slot.state != dedup.Started || slot.owner != dedup.External {
-			continue
+		if slot.state == dedup.Started && slot.owner == dedup.External {
+			held = append(held, slotBit|ref(i))
 		}
+	}
+	slices.SortFunc(held, func(a, b ref) int {
+		return cmp.Compare(s.index.slots[a.slot()].number, s.index.slots[b.slot()].number)
+	})
+	w := s.writer
+	for _, r := range held {
+		slot := s.index.slots[r.slot()]
 		rec := *slot.rec
 		rec.Lease = now.Add(rec.LeaseFor)
 		parts, err := event.DecodeKey(rec.Key.Tuple)
 		if err != nil {
 			return err
 		}
-		e := entry{rec: &rec, hash: slot.hash, handler: parts.Handler, counted: true, old: slotBit | ref(i)}
+		e := entry{rec: &rec, hash: slot.hash, handler: parts.Handler, counted: true, old: r}
 		if err := w.stage(e, -1, false); err != nil {
 			return err
 		}
