@@ -185,7 +185,7 @@ func TestCrash_AroundTheGroupSync(t *testing.T) {
 // Ten kills at random moments under load. Nothing that was answered is lost;
 // only what a kill cut is repeated, and that never for an irrevocable effect.
 func TestCrash_RandomKillsUnderLoad(t *testing.T) {
-	const kills, senders, concurrency = 10, 16, 4
+	const kills, senders, concurrency = 10, 22, 4 // 66 requests at a time
 	effects := []string{"idempotent", "retryable", "irrevocable"}
 	s := newSink(t, func(call, int) int { return http.StatusOK })
 	d := newDaemon(t, crashHandlers(s.URL, effects...))
