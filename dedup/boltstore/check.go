@@ -60,7 +60,7 @@ func (c *checker) journal(ctx context.Context, live *journal) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCheck, err)
 	}
-	j := &journal{head: live.head, path: live.path, file: f, seed: live.seed, size: headSize, sum: live.seed}
+	j := newJournal(live.head, live.path, f, live.encode())
 	err = j.scan(ctx, live.size, func(number uint64, off int64, body []byte) error {
 		rec, err := decodeRecord(body, nil)
 		if err != nil {

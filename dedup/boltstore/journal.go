@@ -69,7 +69,7 @@ type journal struct {
 	head
 	path string
 	file *os.File
-	seed uint32 // CRC of the header: where those of its frames begin
+	seed uint32 // the CRC in the header: where those of its frames begin
 
 	size    int64  // up to the end of the last good frame
 	ahead   int64  // the file is there up to here, zeros behind size
@@ -96,8 +96,10 @@ func createJournal(dir string, m *machine, h head) (*journal, error) {
 }
 
 func newJournal(h head, path string, f *os.File, b []byte) *journal {
-	sum := crc32.Checksum(b, castagnoli)
-	return &journal{head: h, path: path, file: f, seed: sum, size: headSize, sum: sum}
+	return &journal{
+		head: h, path: path, file: f, seed: binary.LittleEndian.Uint32(b[headSize-4:]),
+		size: headSize, sum: crc32.Checksum(b, castagnoli),
+	}
 }
 
 // openJournal opens a journal that is there and reads its header.

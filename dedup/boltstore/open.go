@@ -92,6 +92,10 @@ func (s *Store) prepare() error {
 	if err := s.machine.writeText(tmp, checkpointName, checkpoint{Incarnation: born, Clean: true}); err != nil {
 		return err
 	}
+	// An empty directory in the place is no store, and in the way.
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("make claim directory: %w", err)
+	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return fmt.Errorf("publish claim directory: %w", err)
 	}
