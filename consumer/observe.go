@@ -17,6 +17,7 @@ type Observe struct {
 	filtered, retried, buried, doubted       atomic.Uint64
 	fenced, lostGrants, unclaimed, giveBacks atomic.Uint64
 	storeErrors, parkErrors, queueErrors     atomic.Uint64
+	redelivered                              atomic.Uint64
 	inFlight, settling                       atomic.Int64
 	lastReason                               atomic.Pointer[dedup.Reason]
 }
@@ -52,6 +53,7 @@ type Snapshot struct {
 	LostGrants  uint64            `json:"lost_grants"`  // claims given back because nobody had heard of their grant
 	Unclaimed   uint64            `json:"unclaimed"`    // runs without a claim while the store was down
 	GivenBack   uint64            `json:"given_back"`   // deliveries that come again in 30 s
+	Redelivered uint64            `json:"redelivered"`  // deliveries that came again while they were open
 	StoreErrors uint64            `json:"store_errors"` // operations that the claim store did not answer
 	ParkErrors  uint64            `json:"park_errors"`  // copies that could not be parked at once
 	QueueErrors uint64            `json:"queue_errors"` // acks and marks that were not sent
@@ -69,6 +71,7 @@ func (o *Observe) snapshot() Snapshot {
 		Runs: make(map[string]uint64), Verdicts: make(map[string]uint64),
 		Filtered: o.filtered.Load(), Retried: o.retried.Load(), Buried: o.buried.Load(), Doubted: o.doubted.Load(),
 		Fenced: o.fenced.Load(), LostGrants: o.lostGrants.Load(), Unclaimed: o.unclaimed.Load(), GivenBack: o.giveBacks.Load(),
+		Redelivered: o.redelivered.Load(),
 		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
 		InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
 	}

@@ -242,6 +242,7 @@ func (p *Pool) fetch(ctx context.Context) error {
 			continue
 		}
 		if !p.open.add(d) {
+			p.obs.redelivered.Add(1)
 			continue // it is being worked on
 		}
 		select {

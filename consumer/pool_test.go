@@ -360,7 +360,7 @@ func TestPool_LongAttemptIsNotDeliveredAgain(t *testing.T) {
 		ev := newEvent("e1")
 		r.publish(ev)
 		time.Sleep(5 * time.Minute)
-		if s := p.Snapshot(); s.Verdicts["busy"] != 0 || s.InFlight != 1 {
+		if s := p.Snapshot(); s.Verdicts["busy"] != 0 || s.InFlight != 1 || s.Redelivered != 0 {
 			t.Errorf("snapshot is %+v", s)
 		}
 		close(h.hold)
