@@ -136,6 +136,36 @@ func TestPublish_NothingIsVisibleBeforeTheSync(t *testing.T) {
 	}
 }
 
+func TestPublish_SyncCoversOnlyWhatWasWrittenWhenItBegan(t *testing.T) {
+	began, turns := make(chan struct{}, 10), make(chan struct{})
+	var w watch
+	q := open(t, Config{wrapSync: w.wrap})
+	w.set(func() error { began <- struct{}{}; <-turns; return nil })
+	published := make(chan uint64, 2)
+	for i := range uint64(2) {
+		go func() {
+			seq, err := q.Publish(t.Context(), newEvent(int(i)))
+			if err != nil {
+				t.Error(err)
+			}
+			published <- seq
+		}()
+		if i == 0 {
+			<-began
+		}
+	}
+	eventually(t, "both written", func() bool { return q.commit.written.load() == 2 })
+	turns <- struct{}{}
+	if seq := <-published; seq != 1 || q.commit.durable.load() != 1 {
+		t.Errorf("after the first sync: published %d, durable %d", seq, q.commit.durable.load())
+	}
+	w.set(nil)
+	close(turns)
+	if seq := <-published; seq != 2 {
+		t.Errorf("published %d", seq)
+	}
+}
+
 func TestPublish_OneSyncServesAGroup(t *testing.T) {
 	var w watch
 	q := open(t, Config{wrapSync: w.wrap})
@@ -203,6 +233,9 @@ func TestPublish_SyncErrorIsNeverRetried(t *testing.T) {
 	}
 	if err := q.Health(); !errors.Is(err, broken) {
 		t.Errorf("health: %v", err)
+	}
+	if err := q.commit.barrier(t.Context()); !errors.Is(err, broken) {
+		t.Errorf("barrier after it: %v", err)
 	}
 	closeQueue(t, q)
 	if n := w.syncs.Load(); n != syncs {

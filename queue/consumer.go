@@ -182,11 +182,6 @@ func (c *Consumer) receive(m jetstream.Msg) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	same := func(w *Delivery) bool { return w.Seq == seq }
-	if i := slices.IndexFunc(c.waiting, same); i >= 0 && d.Redelivered {
-		c.waiting[i] = d // the older delivery has run out while it waited
-		return
-	}
 	c.waiting = append(c.waiting, d)
 	c.signal()
 }
@@ -254,8 +249,8 @@ func (c *Consumer) take() (d *Delivery, seq uint64) {
 	return d, 0
 }
 
-// Pending returns how many messages Next has not returned yet, those that wait
-// to be delivered again left out.
+// Pending returns how many messages Next has not returned yet. What waits to be
+// delivered again is left out, and what is on its way at this moment too.
 func (c *Consumer) Pending(ctx context.Context) (uint64, error) {
 	info, err := c.inner.Info(ctx)
 	if err != nil {
