@@ -184,6 +184,16 @@ func TestEvents_ListsNewestFirstInPages(t *testing.T) {
 	}
 }
 
+func TestEvents_ThePageOfTheOldestIsTheLast(t *testing.T) {
+	w := newWorld(t)
+	w.publish("a", "order.paid", `{}`)
+	w.publish("b", "order.paid", `{}`)
+	page, err := w.client.Events(t.Context(), admin.EventFilter{}, "", 2)
+	if err != nil || len(page.Items) != 2 || page.Next != "" {
+		t.Errorf("got %+v, %v", page, err)
+	}
+}
+
 func TestEvents_FiltersChoose(t *testing.T) {
 	w := newWorld(t)
 	w.publish("a", "order.paid", `{}`)

@@ -3,10 +3,12 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"idemd/admin"
 	"idemd/dedup"
@@ -140,6 +142,42 @@ func TestRun_SaysWhatIsWrongWithAnID(t *testing.T) {
 	wantError(t, err, admin.CodeNotFound, "no list")
 }
 
+// colliding gives two event ids whose public ids, as name gives them, begin with
+// the same 8 characters.
+func colliding(name func(ev *event.Event) string) (a, b string) {
+	seen := map[string]string{}
+	for i := 0; ; i++ {
+		id := fmt.Sprint("id-", i)
+		prefix := name(&event.Event{Source: "shop-id", Identity: event.NewIdentity("", event.KindPlatform, "", id)})[:8]
+		if first, ok := seen[prefix]; ok {
+			return first, id
+		}
+		seen[prefix] = id
+	}
+}
+
+func TestPrefixes_ThatFitMoreThanOneAreRefused(t *testing.T) {
+	w := newWorld(t)
+	a, b := colliding(func(ev *event.Event) string { return event.KeyFor(ev, "crm-id").RunID() })
+	first := w.put(w.publish(a, "order.paid", `{}`), "crm-id", dedup.Dead, "http-400")
+	second := w.put(w.publish(b, "order.paid", `{}`), "crm-id", dedup.Dead, "http-400")
+	_, err := w.client.Resolve(t.Context(), admin.DeadList, first.RunID()[:8], admin.Resolve{As: admin.AsDrop})
+	wantError(t, err, admin.CodeAmbiguous, "more than one run")
+	run, err := w.client.Run(t.Context(), admin.DeadList, second.RunID())
+	if err != nil || run.ID != second.RunID() {
+		t.Errorf("got %+v, %v", run, err)
+	}
+
+	a, b = colliding(func(ev *event.Event) string { return ev.ID() })
+	ev := w.publish(a, "order.paid", `{}`)
+	w.publish(b, "order.paid", `{}`)
+	_, err = w.client.Why(t.Context(), ev.ID()[:8], "", 0)
+	wantError(t, err, admin.CodeAmbiguous, "more than one event")
+	if _, err := w.client.Why(t.Context(), ev.ID(), "", 0); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTail_GivesEventsAsTheyComeUntilTheServerStops(t *testing.T) {
 	w := newWorld(t)
 	w.publish("before", "order.paid", `{}`)
@@ -168,7 +206,9 @@ func TestTail_GivesEventsAsTheyComeUntilTheServerStops(t *testing.T) {
 		for range got {
 		}
 	}()
-	if err := w.http.Shutdown(t.Context()); err != nil {
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.http.Shutdown(soon); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
