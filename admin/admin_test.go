@@ -249,6 +249,17 @@ func TestEvent_IsFoundByEveryName(t *testing.T) {
 	}
 }
 
+func TestEvent_IsTheOldestOfManyDeliveries(t *testing.T) {
+	w := newWorld(t)
+	for range 105 {
+		w.publish("a", "order.paid", `{}`)
+	}
+	got, err := w.client.Event(t.Context(), "a", "", 0, false)
+	if err != nil || got.Seq != 1 || got.Count != 105 || len(got.Deliveries) != 100 || got.Deliveries[0].Seq != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestEvent_ANumberIsAnIDWhereASourceIsNamed(t *testing.T) {
 	w := newWorld(t)
 	w.publish("2", "order.paid", "\xff\x00")

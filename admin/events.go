@@ -121,7 +121,7 @@ func (s *Server) showEvent(r *http.Request) (any, error) {
 }
 
 func (s *Server) detail(f *found) EventDetail {
-	d := EventDetail{Event: s.view(f.message), Deliveries: []Delivery{}, Partial: f.partial}
+	d := EventDetail{Event: s.view(f.message), Count: f.count, Deliveries: []Delivery{}, Partial: f.partial}
 	for _, m := range f.deliveries {
 		d.Deliveries = append(d.Deliveries, Delivery{
 			Seq: m.Seq, Received: m.Event.Received.UTC(), Origin: m.Event.Origin,

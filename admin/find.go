@@ -19,14 +19,15 @@ const defaultSince = 24 * time.Hour
 // minPrefix is how much of an id must be given, in bytes.
 const minPrefix = 8
 
-// maxDeliveries bounds what is told about one event.
+// maxDeliveries bounds the deliveries that are told one by one.
 const maxDeliveries = 100
 
 // found is an event that somebody named.
 type found struct {
 	message    queue.Message   // the delivery that was named; by an id the oldest one
-	deliveries []queue.Message // all with its id that were looked at, oldest first, without bodies
-	partial    bool            // deliveries may lack older ones
+	deliveries []queue.Message // the oldest with its id, oldest first, without bodies
+	count      int             // of all with its id that were looked at
+	partial    bool            // there may be older ones
 }
 
 // find looks for the event that the request names: a stream sequence, an evt_ id
@@ -86,7 +87,7 @@ func (s *Server) siblings(ctx context.Context, m queue.Message, since time.Durat
 	case err != nil:
 		return nil, err
 	case f == nil:
-		f = &found{deliveries: []queue.Message{m}}
+		f = &found{deliveries: []queue.Message{m}, count: 1}
 	}
 	f.message = m
 	return f, nil
@@ -113,9 +114,11 @@ func (s *Server) scan(ctx context.Context, since time.Duration, match func(*queu
 		}
 		f.message = m
 		m.Event.Body = nil
-		f.deliveries = append(f.deliveries, m)
-		f.partial = len(f.deliveries) == maxDeliveries
-		return !f.partial, nil
+		f.count++
+		if f.deliveries = append(f.deliveries, m); len(f.deliveries) > maxDeliveries {
+			f.deliveries = f.deliveries[1:]
+		}
+		return true, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("find event: %w", err)

@@ -87,8 +87,9 @@ type Event struct {
 // EventDetail is one event with all that came under its id.
 type EventDetail struct {
 	Event
-	Deliveries []Delivery `json:"deliveries"`            // oldest first, this one among them
-	Partial    bool       `json:"partial"`               // older deliveries were not looked for
+	Count      int        `json:"count"`                 // of deliveries
+	Deliveries []Delivery `json:"deliveries"`            // the oldest 100, oldest first
+	Partial    bool       `json:"partial"`               // still older ones were not looked for
 	Body       string     `json:"body,omitempty"`        // only if asked for
 	BodyBase64 []byte     `json:"body_base64,omitempty"` // in place of Body where that is no UTF-8
 }

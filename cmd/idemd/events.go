@@ -208,7 +208,7 @@ func printEvent(p *printer, ev *admin.EventDetail) {
 	if ev.Batch != "" {
 		rows = append(rows, []string{"batch", ev.Batch})
 	}
-	if len(ev.Deliveries) > 1 {
+	if ev.Count > 1 {
 		rows = append(rows, []string{"deliveries", deliveries(ev)})
 	}
 	p.table(rows...)
@@ -227,9 +227,9 @@ func deliveries(ev *admin.EventDetail) string {
 	if len(seqs) > maxShown {
 		seqs = append(seqs[:maxShown], "...")
 	}
-	text := fmt.Sprintf("%d, sequences %s", len(ev.Deliveries), strings.Join(seqs, ", "))
+	text := fmt.Sprintf("%d, sequences %s", ev.Count, strings.Join(seqs, ", "))
 	if ev.Partial {
-		text += ", and perhaps earlier ones"
+		text += ", and perhaps older ones"
 	}
 	return text
 }

@@ -46,10 +46,11 @@ func printWhy(p *printer, why *admin.Why) {
 	rows := [][]string{
 		{"event", ev.ID},
 		{"type", ev.Type},
-		{"source", fmt.Sprintf("%s, its id there %s", ev.Source, platformID(&ev.Event))},
+		{"source", ev.Source},
+		{"platform id", platformID(&ev.Event)},
 		{"received", fmt.Sprintf("%s, sequence %d", local(ev.Received), ev.Seq)},
 	}
-	if len(ev.Deliveries) > 1 {
+	if ev.Count > 1 {
 		rows = append(rows, []string{"deliveries", deliveries(ev)})
 	}
 	p.table(rows...)
