@@ -32,7 +32,7 @@ const patience = 10 * time.Second
 //
 //	exits CODE command...    runs a command that ends with that code
 //	until REGEXP command...  runs a command again until its output matches
-//	answer STATUS            what the sink at $SINK answers from now on
+//	answer STATUS            what the sink at $SINK answers from now on; hang: nothing until then
 //	effects N                waits until the sink has had N requests
 //	free PORT                waits until nobody listens on the port
 //	runs LIST                sets RUN_x to the id of the run of the event x, for each in the list
@@ -103,15 +103,16 @@ func runs(ts *testscript.TestScript, _ bool, args []string) {
 
 // sink is a handler's far side.
 type sink struct {
-	server *httptest.Server
-	mu     sync.Mutex
-	status int
-	calls  int
-	more   chan struct{} // closed at the next call
+	server  *httptest.Server
+	mu      sync.Mutex
+	status  int           // 0: hangs
+	changed chan struct{} // closed when the status changes
+	calls   int
+	more    chan struct{} // closed at the next call
 }
 
 func newSink() *sink {
-	s := &sink{status: http.StatusOK, more: make(chan struct{})}
+	s := &sink{status: http.StatusOK, changed: make(chan struct{}), more: make(chan struct{})}
 	s.server = httptest.NewServer(s)
 	return s
 }
@@ -119,11 +120,21 @@ func newSink() *sink {
 func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.calls++
 	close(s.more)
 	s.more = make(chan struct{})
-	w.WriteHeader(s.status)
+	status, changed := s.status, s.changed
+	s.mu.Unlock()
+	if status == 0 {
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+		}
+		s.mu.Lock()
+		status = s.status
+		s.mu.Unlock()
+	}
+	w.WriteHeader(status)
 }
 
 func (s *sink) state() (int, <-chan struct{}) {
@@ -144,7 +155,11 @@ func answer(ts *testscript.TestScript, _ bool, args []string) {
 	s := sinkOf(ts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status = number(ts, args[0])
+	if s.status = 0; args[0] != "hang" {
+		s.status = number(ts, args[0])
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 func effects(ts *testscript.TestScript, _ bool, args []string) {
