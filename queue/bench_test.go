@@ -22,7 +22,7 @@ const (
 func BenchmarkPublish(b *testing.B) {
 	b.Run("queue", func(b *testing.B) {
 		var w watch
-		q := open(b, Config{MaxBytes: 4 << 30, Logger: slog.New(slog.DiscardHandler), wrapSync: w.wrap})
+		q := open(b, Config{MaxBytes: 4 << 30, Logger: slog.New(slog.DiscardHandler), groupSync: wrapped(w.wrap)})
 		before := w.syncs.Load()
 		bench(b, func(ev *event.Event) error {
 			_, err := q.Publish(b.Context(), ev)

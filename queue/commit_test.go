@@ -39,7 +39,7 @@ func state(t testing.TB, q *Queue) State {
 func TestPublish_ReturnsOnlyAfterASyncThatBeganAfterItsAck(t *testing.T) {
 	var q atomic.Pointer[Queue]
 	var covered atomic.Uint64 // last sequence of the stream when the newest finished sync began
-	q.Store(open(t, Config{wrapSync: func(sync func() error) func() error {
+	q.Store(open(t, Config{groupSync: wrapped(func(sync func() error) func() error {
 		return func() error {
 			if q.Load() == nil {
 				return sync()
@@ -51,7 +51,7 @@ func TestPublish_ReturnsOnlyAfterASyncThatBeganAfterItsAck(t *testing.T) {
 			covered.Store(max(covered.Load(), last))
 			return nil
 		}
-	}}))
+	})}))
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -89,7 +89,7 @@ func (w *watch) hold() (release func()) {
 
 func TestPublish_NothingIsVisibleBeforeTheSync(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	c := consume(t, q, ConsumerConfig{})
 	release := w.hold()
 	defer release()
@@ -139,7 +139,7 @@ func TestPublish_NothingIsVisibleBeforeTheSync(t *testing.T) {
 func TestPublish_SyncCoversOnlyWhatWasWrittenWhenItBegan(t *testing.T) {
 	began, turns := make(chan struct{}, 10), make(chan struct{})
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	w.set(func() error { began <- struct{}{}; <-turns; return nil })
 	published := make(chan uint64, 2)
 	for i := range uint64(2) {
@@ -168,7 +168,7 @@ func TestPublish_SyncCoversOnlyWhatWasWrittenWhenItBegan(t *testing.T) {
 
 func TestPublish_OneSyncServesAGroup(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	release := w.hold()
 	defer release()
 	before := w.syncs.Load()
@@ -195,7 +195,7 @@ func TestPublish_OneSyncServesAGroup(t *testing.T) {
 
 func TestPublish_EveryEventAloneNeedsItsSync(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	for i := range 5 {
 		before := w.syncs.Load()
 		publish(t, q, newEvent(i))
@@ -208,7 +208,7 @@ func TestPublish_EveryEventAloneNeedsItsSync(t *testing.T) {
 func TestPublish_SyncErrorIsNeverRetried(t *testing.T) {
 	var w watch
 	dir := t.TempDir()
-	q := open(t, Config{Dir: dir, wrapSync: w.wrap})
+	q := open(t, Config{Dir: dir, groupSync: wrapped(w.wrap)})
 	publish(t, q, newEvent(0))
 	broken := errors.New("disk is broken")
 	w.set(func() error { return broken })
@@ -281,7 +281,7 @@ func TestPublish_FullQueueRefusesAndDropsNothing(t *testing.T) {
 
 func TestPublish_OneFailureLeavesTheRestOfTheGroup(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	release := w.hold()
 	defer release()
 	var wg sync.WaitGroup
@@ -333,7 +333,7 @@ func TestPublish_EventWhoseAckNobodySawStillBecomesDurable(t *testing.T) {
 
 func TestPublish_TimeoutAndContextEndTheWait(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	release := w.hold()
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())

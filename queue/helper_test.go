@@ -57,6 +57,20 @@ func (w *watch) wrap(sync func() error) func() error {
 	}
 }
 
+// wrapped makes a queue sync through wrap.
+func wrapped(wrap func(sync func() error) func() error) func(*os.File) (func() error, error) {
+	return func(dir *os.File) (func() error, error) {
+		sync, err := groupSync(dir)
+		if err != nil {
+			return nil, err
+		}
+		if sync == nil { // the server syncs every message itself
+			sync = func() error { return nil }
+		}
+		return wrap(sync), nil
+	}
+}
+
 // logOf gives a logger whose warnings and errors fail the test, except those
 // that contain one of the texts.
 func logOf(t testing.TB, expected ...string) *slog.Logger {

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -68,10 +69,13 @@ func TestPark_OtherKeyOfTheSameHashIsMissing(t *testing.T) {
 }
 
 func TestPark_IsDurableOnReturn(t *testing.T) {
+	var mu sync.Mutex // the background may sync at any time
 	var points []string
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap, Fault: func(point string) {
-		if len(points) < 3 { // the background may sync later
+	q := open(t, Config{groupSync: wrapped(w.wrap), Fault: func(point string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(points) < 3 {
 			points = append(points, point)
 		}
 	}})

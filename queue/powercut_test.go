@@ -84,7 +84,7 @@ func (im *images) check(n int) {
 
 func TestQueue_PowerCutLosesNoAcceptedEvent(t *testing.T) {
 	im := &images{t: t, dir: t.TempDir(), root: t.TempDir(), expect: make(map[int][]string), parked: make(map[int][]event.Key)}
-	q := open(t, Config{Dir: im.dir, wrapSync: im.wrap})
+	q := open(t, Config{Dir: im.dir, groupSync: wrapped(im.wrap)})
 	var wg sync.WaitGroup
 	for worker := range 8 {
 		wg.Go(func() {

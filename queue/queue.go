@@ -39,7 +39,7 @@ type Config struct {
 	Logger         *slog.Logger       // slog.Default when nil
 	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
 
-	wrapSync func(sync func() error) func() error // for tests that watch the syncs, or let them fail
+	groupSync func(dir *os.File) (func() error, error) // for tests that watch the syncs or let them fail; nil: groupSync
 }
 
 // Queue is an open queue. Its methods may be called from many goroutines.
@@ -138,6 +138,9 @@ func (q *Queue) defaults() error {
 	if q.cfg.Fault == nil {
 		q.cfg.Fault = func(string) {}
 	}
+	if q.cfg.groupSync == nil {
+		q.cfg.groupSync = groupSync
+	}
 	q.log = q.cfg.Logger
 	return nil
 }
@@ -153,15 +156,12 @@ func (q *Queue) openDir() (syncAlways bool, err error) {
 	if size := capacity(q.dir); size > 0 && uint64(q.cfg.MaxBytes) > size {
 		return false, fmt.Errorf("max_bytes %d is more than the whole file system holds (%d)", q.cfg.MaxBytes, size)
 	}
-	if q.sync, err = groupSync(q.dir); err != nil {
+	if q.sync, err = q.cfg.groupSync(q.dir); err != nil {
 		return false, err
 	}
 	if q.sync == nil {
 		q.log.Warn("file system cannot be synced as a whole, every event is synced alone and slowly", "dir", q.cfg.Dir)
 		q.sync, syncAlways = func() error { return nil }, true
-	}
-	if q.cfg.wrapSync != nil {
-		q.sync = q.cfg.wrapSync(q.sync)
 	}
 	return syncAlways, nil
 }

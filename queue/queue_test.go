@@ -36,7 +36,7 @@ func TestOpen_KeepsEverythingAndGoesOn(t *testing.T) {
 
 func TestOpen_SyncsBeforeItReturns(t *testing.T) {
 	var w watch
-	q := open(t, Config{wrapSync: w.wrap})
+	q := open(t, Config{groupSync: wrapped(w.wrap)})
 	if w.syncs.Load() == 0 {
 		t.Error("open returned without a sync")
 	}
@@ -49,6 +49,23 @@ func TestOpen_SyncsBeforeItReturns(t *testing.T) {
 	closeQueue(t, q)
 	if w.syncs.Load() == before {
 		t.Error("close returned without a sync")
+	}
+}
+
+func TestOpen_WithoutGroupSyncTheServerSyncsEveryMessage(t *testing.T) {
+	q := open(t, Config{
+		Logger:    logOf(t, "every event is synced alone"),
+		groupSync: func(*os.File) (func() error, error) { return nil, nil },
+	})
+	if !q.srv.JetStreamConfig().SyncAlways {
+		t.Error("nobody syncs")
+	}
+	fill(t, q, 20)
+	if st := state(t, q); st.Durable != 20 {
+		t.Errorf("%+v", st)
+	}
+	if open(t, Config{}).srv.JetStreamConfig().SyncAlways {
+		t.Error("both sync")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/hex"
+	"strings"
 
 	"idemd/event"
 )
@@ -25,19 +26,20 @@ const (
 	maxEncoded   = 100
 )
 
-const hexDigits = "0123456789abcdefghijklmnopqrstuv"
-
 // token gives the subject token, or consumer name, that stands for name.
 func token(name string) string {
 	if isPlain(name) {
 		return name
 	}
-	enc := base32.NewEncoding(hexDigits).WithPadding(base32.NoPadding)
 	if len(name) <= maxEncoded {
-		return "=" + enc.EncodeToString([]byte(name))
+		return "=" + base32hex([]byte(name))
 	}
 	sum := sha256.Sum256([]byte(name))
-	return "==" + enc.EncodeToString(sum[:])
+	return "==" + base32hex(sum[:])
+}
+
+func base32hex(b []byte) string {
+	return strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
 }
 
 func isPlain(name string) bool {
