@@ -2,8 +2,10 @@ package boltstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"slices"
@@ -253,12 +255,30 @@ func newerJournal(b []byte) []byte {
 	return append(resum(head), b[headSize:]...)
 }
 
-func misfortunes(other string) []misfortune {
-	swap := func(name string) func(*testing.T, string) {
-		return func(t *testing.T, dir string) {
-			writeFile(t, filepath.Join(dir, name), readFile(t, filepath.Join(other, name)))
-		}
+// forge changes a record in the first frame so that all fits but the checksum in
+// MANIFEST.
+func forge(b []byte) []byte {
+	seed := binary.LittleEndian.Uint32(b[headSize-4:])
+	f, err := parseFrame(b[headSize:])
+	if err != nil {
+		return nil
 	}
+	frame := b[headSize : headSize+frameHead+f.length]
+	body := frame[frameHead+recordHead:]
+	body[len(body)-1] ^= 1
+	binary.LittleEndian.PutUint32(frame[frameHead+4:], crc32.Checksum(body, castagnoli))
+	finishFrame(frame, seed, f.first, f.count)
+	return b
+}
+
+func swapped(from, name string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		writeFile(t, filepath.Join(dir, name), readFile(t, filepath.Join(from, name)))
+	}
+}
+
+func misfortunes(other, early string) []misfortune {
+	swap := func(name string) func(*testing.T, string) { return swapped(other, name) }
 	return []misfortune{
 		{"no MANIFEST", remove(manifestName), ErrMissing},
 		{"empty MANIFEST", overwrite(manifestName, empty), ErrDamaged},
@@ -271,6 +291,8 @@ func misfortunes(other string) []misfortune {
 		{"another store's CHECKPOINT", swap(checkpointName), ErrForeign},
 		{"newer CHECKPOINT", overwrite(checkpointName, newer(checkpointName)), ErrVersion},
 		{"MANIFEST for CHECKPOINT", overwrite(checkpointName, func([]byte) []byte { return readFile2(other, manifestName) }), ErrDamaged},
+		{"CHECKPOINT of an earlier end", swapped(early, checkpointName), ErrMismatch},
+		{"sealed journal of another history", overwrite(journalName(1), forge), ErrMismatch},
 		{"no sealed journal", remove(journalName(1)), ErrMissing},
 		{"empty sealed journal", overwrite(journalName(1), empty), ErrDamaged},
 		{"half a sealed journal", overwrite(journalName(1), half), ErrMismatch},
@@ -293,9 +315,22 @@ func misfortunes(other string) []misfortune {
 // Case 65: nothing that is wrong with the files is taken for an empty store, and
 // nothing is changed by trying.
 func TestOpen_EveryMisfortuneIsItsOwnError(t *testing.T) {
-	dir := makeStore(t, true, 1, 2, 1)
-	other := makeStore(t, true, 1, 2, 1)
-	for _, m := range misfortunes(other) {
+	early := makeStore(t, true, 1)
+	dir := early + "-later"
+	copyTree(t, dir, early)
+	for _, n := range []int{2, 1} {
+		s, err := open(t.Context(), Config{Dir: dir}, lazyMachine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			settle(t, s, fmt.Sprint("later", n, i))
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range misfortunes(makeStore(t, true, 1, 2, 1), early) {
 		t.Run(m.name, func(t *testing.T) {
 			work := filepath.Join(t.TempDir(), "dedup")
 			copyTree(t, work, dir)

@@ -16,7 +16,8 @@ import (
 // could not write to.
 const mendEvery = time.Second
 
-// rotate seals the present journal and begins the next one.
+// rotate seals the present journal, cut behind its last good frame, and begins
+// the next one.
 func (w *writer) rotate() error {
 	if err := w.journal.trim(w.s.machine); err != nil {
 		return err
@@ -44,17 +45,12 @@ func (w *writer) rotate() error {
 	return nil
 }
 
-// mend goes on in a new journal after a failed write. The old one is cut behind
-// its last good frame and must then be what was written to it, so that the
-// index, which learns of a frame only once it is on stable storage, is true to
-// the disk.
+// mend goes on in a new journal after a failed write. Up to its last good frame
+// the old one must be what was written to it, so that the index, which learns of
+// a frame only once it is on stable storage, is true to the disk.
 func (w *writer) mend() error {
-	j := w.journal
-	if err := j.trim(w.s.machine); err != nil {
-		return err
-	}
-	if err := j.reread(); err != nil {
-		return &syncError{path: j.path, err: err}
+	if err := w.journal.reread(); err != nil {
+		return &syncError{path: w.journal.path, err: err}
 	}
 	if err := w.rotate(); err != nil {
 		return err
