@@ -3,6 +3,7 @@ package boltstore
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -13,6 +14,13 @@ import (
 // rideFor is how long an answered grant waits for company before it is written
 // by itself.
 const rideFor = 100 * time.Millisecond
+
+// A group is at most maxGroup requests. Grants that ride are written at the latest
+// when there are maxRides, so that they and a group fit into one frame.
+const (
+	maxGroup = 1024
+	maxRides = 512
+)
 
 // writer is the group commit. It takes all that waits, decides it in order,
 // writes it as one frame, syncs once and answers. Everything here belongs to its
@@ -53,6 +61,7 @@ func (w *writer) run() {
 	for {
 		select {
 		case r := <-w.s.requests:
+			w.gather()
 			batch = w.take(append(batch[:0], r))
 			w.group(batch)
 		case <-flush.C:
@@ -78,6 +87,15 @@ func (w *writer) run() {
 			flush.Reset(rideFor)
 			armed = true
 		}
+	}
+}
+
+// gather lets those who are ready to ask do so before the group closes: they were
+// answered a moment ago and have their next request at hand. It waits for nobody.
+func (w *writer) gather() {
+	for n := -1; n < len(w.s.requests) && n < maxGroup; {
+		n = len(w.s.requests)
+		runtime.Gosched()
 	}
 }
 
@@ -117,7 +135,7 @@ func (w *writer) group(batch []*request) {
 		r.done <- struct{}{}
 	}
 	w.answer = w.answer[:0]
-	if len(w.waiting) > 0 || len(w.pending) >= maxGroup/2 {
+	if len(w.waiting) > 0 || len(w.pending) >= maxRides {
 		w.flush()
 	}
 	for _, r := range batch {
@@ -131,8 +149,8 @@ func (w *writer) group(batch []*request) {
 	}
 }
 
-// usable repairs the store if it needs it, and gives the error to answer with if
-// that is not possible.
+// usable repairs the store if it needs it, writes what was answered before, and
+// gives the error to answer with if that is not possible.
 func (w *writer) usable() error {
 	if w.s.down.Load() {
 		return dedup.ErrUnavailable
@@ -142,7 +160,9 @@ func (w *writer) usable() error {
 	}
 	if now := time.Now(); now.After(w.mendAfter) {
 		w.mendAfter = now.Add(mendEvery)
-		w.broken = w.s.failOn(w.mend())
+		if w.broken = w.s.failOn(w.mend()); w.broken == nil {
+			w.flush()
+		}
 	}
 	if w.broken != nil {
 		return fmt.Errorf("%w: %w", dedup.ErrUnavailable, w.broken)

@@ -52,7 +52,7 @@ func doApplies(h *harness) {
 		h.Errorf("granted %+v\nwant %+v", g, want)
 	}
 	h.wantRecord(k, want)
-	time.Sleep(time.Minute)
+	h.pass(time.Minute)
 	res := h.do(k, commit(g.Fence))
 	want.State, want.Outcome, want.Attempts = dedup.Done, dedup.OutcomeDone, 1
 	want.Committed, want.Expires = now(), now().Add(time.Hour)
@@ -172,7 +172,7 @@ func getNone(h *harness) {
 	op := claim(time.Minute)
 	op.Seq = 0
 	g := h.grant(k, op)
-	time.Sleep(time.Minute)
+	h.pass(time.Minute)
 	if res := h.do(k, dedup.Expire{Fence: g.Fence}); res.Record.State != dedup.Free {
 		h.Fatalf("expired %+v", res.Record)
 	}

@@ -70,7 +70,7 @@ func doRideSoon(h *harness) {
 	op := acquire(1)
 	op.Effect = dedup.Retryable
 	g := h.grant(key("crm", "1"), op)
-	time.Sleep(time.Second)
+	h.pass(time.Second)
 	h.crash()
 	h.wantRecord(key("crm", "1"), g)
 }
@@ -102,9 +102,9 @@ func settleClose(h *harness) {
 
 func settleSoon(h *harness) {
 	h.wantProgress("crm", dedup.Progress{FirstSeq: 1})
-	time.Sleep(time.Minute)
+	h.pass(time.Minute)
 	h.s.Settle("crm", 5)
-	time.Sleep(2 * time.Second)
+	h.pass(2 * time.Second)
 	h.crash()
 	h.wantProgress("crm", dedup.Progress{FirstSeq: 1, SettledTo: 5})
 }
@@ -156,7 +156,7 @@ func dueAfterStart(h *harness) {
 	h.wantDue("crm", 10, []string{"a"}, dedup.RearmAfter)
 	h.crash()
 	h.wantDue("crm", 10, []string{"a"}, dedup.RearmAfter)
-	time.Sleep(time.Hour)
+	h.pass(time.Hour)
 	h.wantDue("crm", 10, []string{"a", "b"}, dedup.RearmAfter)
 }
 
@@ -165,13 +165,13 @@ func leaseAfterStart(h *harness) {
 	h.both(func(prefix string, next func()) {
 		k := key("crm", prefix)
 		g := h.grant(k, claim(time.Minute))
-		time.Sleep(time.Hour)
+		h.pass(time.Hour)
 		next()
 		want := g
 		want.Lease = now().Add(time.Minute)
 		h.wantRecord(k, want)
 		h.wantDue("crm", 10, []string{}, time.Minute)
-		time.Sleep(30 * time.Second)
+		h.pass(30 * time.Second)
 		h.do(k, dedup.Renew{Fence: g.Fence})
 		h.do(k, commit(g.Fence))
 	})

@@ -74,6 +74,9 @@ func (h *harness) start() dedup.Store {
 	return s
 }
 
+// pass lets time pass in the bubble.
+func (h *harness) pass(d time.Duration) { time.Sleep(d) }
+
 // reopen closes the store and opens it again.
 func (h *harness) reopen() {
 	h.Helper()
