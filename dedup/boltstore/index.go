@@ -1,7 +1,6 @@
 package boltstore
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 
@@ -59,6 +58,7 @@ type entry struct {
 // another key's when the tuple differs, and such keys stand in more.
 type index struct {
 	shards  [shards]map[event.Hash]ref
+	byFirst [4096]uint8 // first 12 bits of a hash -> its shard
 	more    map[event.Hash][]ref
 	keys    uint64
 	slots   []*slot
@@ -71,19 +71,21 @@ func newIndex() *index {
 	for i := range x.shards {
 		x.shards[i] = map[event.Hash]ref{}
 	}
+	for b := range x.byFirst {
+		x.byFirst[b] = uint8(shards * math.Log2(1+float64(b)/float64(len(x.byFirst))))
+	}
 	return x
 }
 
 // shards is into how many maps the index is cut. A map doubles when it is full;
 // equal ones would all do so at the same number of keys and then be half empty
-// together. So shard i gets the hashes from 2^(i/16)-1 up to 2^((i+1)/16)-1 of
+// together. So shard i gets the hashes from about 2^(i/16)-1 to 2^((i+1)/16)-1 of
 // the range: the largest has twice the keys of the smallest, and at any number
 // of keys some are full and some are not (about 40 bytes a key, not 29 to 58).
 const shards = 16
 
 func (x *index) shard(h event.Hash) map[event.Hash]ref {
-	at := 1 + float64(binary.BigEndian.Uint32(h[:]))/(1<<32)
-	return x.shards[min(int(shards*math.Log2(at)), shards-1)]
+	return x.shards[x.byFirst[int(h[0])<<4|int(h[1])>>4]]
 }
 
 // refs appends to dst where records of keys with this hash are.
@@ -96,10 +98,12 @@ func (x *index) refs(dst []ref, h event.Hash) []ref {
 
 // set changes the ref of one key from old to r; noRef stands for no key.
 func (x *index) set(h event.Hash, old, r ref) {
+	if old == r {
+		return
+	}
 	shard := x.shard(h)
 	first, known := shard[h]
 	switch {
-	case old == r:
 	case old == noRef && !known:
 		shard[h] = r
 		x.keys++
