@@ -185,7 +185,11 @@ func TestPool_AHundredCopiesAtOnceRunOnce(t *testing.T) {
 		s.Concurrency = 32
 		p := r.start(s)
 		for range 100 {
-			go r.publish(ev)
+			go func() {
+				if _, err := r.queue.Publish(t.Context(), ev); err != nil {
+					t.Error(err)
+				}
+			}()
 		}
 		settleDown()
 		h.wantCalls(t, 1)
