@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +140,7 @@ func (s *Server) findRun(r *http.Request, list List, f dedup.Filter) (*dedup.Rec
 		if !strings.HasPrefix(id, word) {
 			return true, nil
 		}
-		if rec != nil {
+		if rec != nil && rec.Key != c.Key { // one that changes between two pages is met twice
 			return false, &Error{CodeAmbiguous, fmt.Sprintf("more than one run begins with %s", word), "give more of the id"}
 		}
 		rec = c
@@ -265,7 +266,7 @@ func (s *Server) resolveAll(r *http.Request) (any, error) {
 		case errors.Is(err, dedup.ErrFenced):
 			sum.Conflicts++
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("after %d runs were resolved: %w", sum.Resolved, err)
 		default:
 			sum.Resolved++
 		}
@@ -278,6 +279,11 @@ func (s *Server) resolve(ctx context.Context, rec *dedup.Record, to dedup.Resolu
 	parts, err := event.DecodeKey(rec.Key.Tuple)
 	if err != nil {
 		return nil, fmt.Errorf("decode key: %w", err)
+	}
+	configured := slices.ContainsFunc(s.b.Handlers, func(h Handler) bool { return h.ID == parts.Handler })
+	if to == dedup.ResolveRetry && !configured {
+		return nil, &Error{CodeConflict, fmt.Sprintf("no handler with the id %q is configured: nobody would run it", parts.Handler),
+			"configure the handler first (with that id), or drop the run"}
 	}
 	res, err := s.b.Store.Do(ctx, rec.Key, dedup.Resolve{
 		Fence: rec.Fence, To: to, Retain: s.retain(parts.Handler),

@@ -270,3 +270,15 @@ func TestServer_AnswersNonsenseWithItsErrorFormat(t *testing.T) {
 	_, err = w.client.ResolveAll(t.Context(), admin.DeadList, admin.RunFilter{}, admin.Resolve{As: admin.AsDrop})
 	wantError(t, err, admin.CodeUnavailable, "stopping")
 }
+
+// Nobody would ever look at a run of a handler that is gone.
+func TestRuns_OfAHandlerThatIsGoneAreNotRetried(t *testing.T) {
+	w := newWorld(t)
+	key := w.put(w.publish("a", "order.paid", `{}`), "gone-id", dedup.Dead, "http-400")
+	_, err := w.client.Resolve(t.Context(), admin.DeadList, key.RunID(), admin.Resolve{As: admin.AsRetry})
+	wantError(t, err, admin.CodeConflict, `no handler with the id "gone-id"`)
+	run, err := w.client.Resolve(t.Context(), admin.DeadList, key.RunID(), admin.Resolve{As: admin.AsDrop})
+	if err != nil || run.State != dedup.Done {
+		t.Errorf("drop: %+v, %v", run, err)
+	}
+}

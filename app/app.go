@@ -223,6 +223,7 @@ func (a *App) recovery() consumer.Recovery {
 
 // openPools makes every handler's consumer anew, where its progress stands.
 func (a *App) openPools(ctx context.Context) error {
+	a.down.onStop("handlers", a.stopPools)
 	for _, spec := range a.specs {
 		pool, err := consumer.NewPool(ctx, consumer.Config{
 			Spec: spec, Queue: a.queue, Store: a.store,
@@ -232,9 +233,20 @@ func (a *App) openPools(ctx context.Context) error {
 			return fmt.Errorf("open handler %s: %w", spec.Name, err)
 		}
 		a.pools = append(a.pools, pool)
-		a.down.onStop("handler "+spec.Name, pool.Stop)
 	}
 	return nil
+}
+
+// stopPools ends all handlers at the same time: while one lets its last attempts
+// end, the others must not begin new ones.
+func (a *App) stopPools(ctx context.Context) error {
+	errs := make([]error, len(a.pools))
+	var all sync.WaitGroup
+	for i, pool := range a.pools {
+		all.Go(func() { errs[i] = pool.Stop(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (a *App) listenAdmin() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -119,12 +120,14 @@ type resolveFlags struct {
 	filter admin.RunFilter
 	all    bool
 	note   string
+	fence  string
 }
 
 func (f *resolveFlags) add(cmd *cobra.Command) {
 	runFilterFlags(cmd, &f.filter)
 	cmd.Flags().BoolVar(&f.all, "all", false, "take every run that --handler and --reason choose")
 	cmd.Flags().StringVar(&f.note, "note", "", "`TEXT` that is kept with the decision")
+	cmd.Flags().StringVar(&f.fence, "fence", "", "decide only if `FENCE`, as show prints it, is still that of the run: nobody ran or decided since")
 }
 
 type resolveResult struct {
@@ -143,10 +146,17 @@ func (c *cli) resolve(ctx context.Context, list admin.List, as admin.Resolution,
 		return usage("name the runs, or give --all (with --handler and --reason to choose among them)")
 	case !f.all && f.filter != (admin.RunFilter{}):
 		return usage("--handler and --reason go with --all")
+	case f.fence != "" && len(ids) != 1:
+		return usage("--fence goes with one run")
+	}
+	req := admin.Resolve{As: as, Note: f.note}
+	if f.fence != "" {
+		if err := req.Fence.UnmarshalJSON([]byte(strconv.Quote(f.fence))); err != nil || req.Fence == 0 {
+			return usage("--fence %q is not a fence; see idemd %s show", f.fence, list)
+		}
 	}
 	result := resolveResult{Items: []admin.Run{}}
 	err := c.ask(func(client *admin.Client) error {
-		req := admin.Resolve{As: as, Note: f.note}
 		if f.all {
 			sum, err := client.ResolveAll(ctx, list, f.filter, req)
 			result.Resolved, result.Conflicts = sum.Resolved, sum.Conflicts
