@@ -103,7 +103,7 @@ func preloadStore(b *testing.B, dir string) func(uint64) error {
 		b.Fatal(err)
 	}
 	for n := uint64(0); n < benchKeys; {
-		for range maxGroup {
+		for range maxRecords {
 			rec := benchRecord(n)
 			if err := s.writer.stage(entry{rec: &rec, hash: rec.Key.Hash, handler: "crm", counted: true}, -1, false); err != nil {
 				b.Fatal(err)
@@ -201,7 +201,7 @@ func preloadBucket(b *testing.B, path string) func(uint64) error {
 		b.Fatal(err)
 	}
 	db.NoSync = false
-	u := &bucket{db: db, puts: make(chan *put, 4*maxGroup)}
+	u := &bucket{db: db, puts: make(chan *put, 4*maxRecords)}
 	var writer sync.WaitGroup
 	writer.Go(u.write)
 	b.Cleanup(func() {
@@ -224,12 +224,12 @@ func benchHash(n uint64) (h [16]byte) {
 // write is the same group commit: all that waits, one transaction, no timer.
 func (u *bucket) write() {
 	for p := range u.puts {
-		for n := -1; n < len(u.puts) && n < maxGroup; { // as writer.gather does
+		for n := -1; n < len(u.puts) && n < maxRecords; { // as writer.gather does
 			n = len(u.puts)
 			runtime.Gosched()
 		}
 		group := []*put{p}
-		for len(group) < maxGroup && len(u.puts) > 0 {
+		for len(group) < maxRecords && len(u.puts) > 0 {
 			group = append(group, <-u.puts)
 		}
 		err := u.db.Update(func(tx *bbolt.Tx) error {

@@ -28,8 +28,8 @@ const (
 	maxRecord     = 64 << 10 // of one body
 	frameMark     = "\xf1idm"
 	frameHead     = 24
-	maxRecords    = 2048 // in a frame
-	maxFrame      = maxRecords * (recordHead + maxRecord)
+	maxRecords    = 1024    // in a frame
+	maxFrame      = 4 << 20 // of one, with its head; what would pass it goes into the next
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -224,7 +224,7 @@ func parseFrame(b []byte) (frame, error) {
 		first:  binary.LittleEndian.Uint64(b[12:]),
 		count:  int(binary.LittleEndian.Uint32(b[20:])),
 	}
-	if f.length > maxFrame || f.count < 1 || f.count > maxRecords {
+	if f.length > maxFrame-frameHead || f.count < 1 || f.count > maxRecords {
 		return frame{}, errFrame
 	}
 	return f, nil

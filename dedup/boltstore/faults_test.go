@@ -337,48 +337,6 @@ func TestStore_OneSyncForAllThatWaits(t *testing.T) {
 	})
 }
 
-// As many ridden grants as may wait, and a full group behind them.
-func TestStore_RidesAndAGroupFitIntoOneFrame(t *testing.T) {
-	root := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		dir := filepath.Join(root, "dedup")
-		entered, release := make(chan struct{}), make(chan struct{})
-		var hold atomic.Bool
-		now := func() time.Time {
-			if hold.Load() {
-				entered <- struct{}{}
-				<-release
-			}
-			return time.Now()
-		}
-		s := openWith(t, Config{Dir: dir, Now: now}, lazyMachine())
-		for i := range maxRides - 1 {
-			mustDo(t, s, testKey("crm", fmt.Sprint("r", i)), ride)
-		}
-		// The writer is busy with a request that writes nothing while the group
-		// gathers.
-		hold.Store(true)
-		busy := &request{key: testKey("crm", "none"), handler: "crm", op: dedup.Commit{}, done: make(chan struct{}, 1)}
-		s.requests <- busy
-		<-entered
-		group := make([]*request, maxGroup)
-		for i := range group {
-			group[i] = &request{key: testKey("crm", fmt.Sprint("d", i)), handler: "crm", op: durable, done: make(chan struct{}, 1)}
-			s.requests <- group[i]
-		}
-		hold.Store(false)
-		release <- struct{}{}
-		<-group[maxGroup-1].done
-		if ends := frames(t, filepath.Join(dir, journalName(1))); len(ends) != 2 {
-			t.Errorf("%d frames", len(ends)-1)
-		}
-		after := crashed(t, dir)
-		if st := after.Stats(); st.Keys != maxRides-1+maxGroup {
-			t.Errorf("%d keys after a crash", st.Keys)
-		}
-	})
-}
-
 func TestStore_BeginsANewJournalWhenOneIsFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dedup")
 	s := openWith(t, Config{Dir: dir}, &machine{journalMax: 2000, sync: noSync})

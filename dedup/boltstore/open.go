@@ -35,20 +35,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 func open(ctx context.Context, cfg Config, m *machine) (*Store, error) {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	m.fill()
-	s := &Store{
-		cfg: cfg, machine: m,
-		requests: make(chan *request, 4*maxGroup), closing: make(chan struct{}),
-		stopped: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
-		index: newIndex(), journals: map[uint32]*journal{}, dirty: make(chan struct{}, 1),
-	}
-	s.writer = &writer{s: s, latest: map[event.Hash]int{}}
+	s := newStore(cfg, m)
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -58,6 +45,24 @@ func open(ctx context.Context, cfg Config, m *machine) (*Store, error) {
 	go s.writer.run()
 	go s.keepCheckpoint()
 	return s, nil
+}
+
+func newStore(cfg Config, m *machine) *Store {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m.fill()
+	s := &Store{
+		cfg: cfg, machine: m,
+		requests: make(chan *request, 4*maxRecords), closing: make(chan struct{}),
+		stopped: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
+		index: newIndex(), journals: map[uint32]*journal{}, dirty: make(chan struct{}, 1),
+	}
+	s.writer = &writer{s: s, latest: map[event.Hash]int{}}
+	return s
 }
 
 // prepare makes the directory at the first start: whole and by rename, so that
@@ -219,7 +224,7 @@ func (s *Store) extendLeases(now dedup.Time) error {
 		if err := w.stage(e, -1, false); err != nil {
 			return err
 		}
-		if len(w.pending) == maxGroup {
+		if !w.hasRoom() {
 			if err := w.writePending(); err != nil {
 				return err
 			}

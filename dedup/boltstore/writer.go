@@ -15,12 +15,8 @@ import (
 // by itself.
 const rideFor = 100 * time.Millisecond
 
-// A group is at most maxGroup requests. Grants that ride are written at the latest
-// when there are maxRides, so that they and a group fit into one frame.
-const (
-	maxGroup = 1024
-	maxRides = 512
-)
+// maxRides is with how many answered grants the frame is written at the latest.
+const maxRides = 512
 
 // writer is the group commit. It takes all that waits, decides it in order,
 // writes it as one frame, syncs once and answers. Everything here belongs to its
@@ -57,7 +53,7 @@ func (w *writer) run() {
 	flush := time.NewTimer(rideFor)
 	flush.Stop()
 	armed := false
-	batch := make([]*request, 0, maxGroup)
+	batch := make([]*request, 0, maxRecords)
 	for {
 		select {
 		case r := <-w.s.requests:
@@ -93,7 +89,7 @@ func (w *writer) run() {
 // gather lets those who are ready to ask do so before the group closes: they were
 // answered a moment ago and have their next request at hand. It waits for nobody.
 func (w *writer) gather() {
-	for n := -1; n < len(w.s.requests) && n < maxGroup; {
+	for n := -1; n < len(w.s.requests) && n < maxRecords; {
 		n = len(w.s.requests)
 		runtime.Gosched()
 	}
@@ -101,7 +97,7 @@ func (w *writer) gather() {
 
 // take adds to batch what waits in the channel.
 func (w *writer) take(batch []*request) []*request {
-	for len(batch) < maxGroup {
+	for len(batch) < maxRecords {
 		select {
 		case r := <-w.s.requests:
 			batch = append(batch, r)
@@ -112,22 +108,43 @@ func (w *writer) take(batch []*request) []*request {
 	return batch
 }
 
-// group decides a batch, answers what needs no disk, and flushes if anybody
-// waits for it.
+// group decides a batch in order, in as many frames as it takes, and then runs
+// the tasks in it.
 func (w *writer) group(batch []*request) {
-	if err := w.usable(); err != nil {
-		for _, r := range batch {
-			r.err = err
+	now := dedup.At(w.s.cfg.Now())
+	for rest := batch; len(rest) > 0; {
+		if err := w.usable(); err != nil {
+			for _, r := range rest {
+				if r.task == nil {
+					r.err = err
+					r.done <- struct{}{}
+				}
+			}
+			break
+		}
+		rest = rest[w.fillFrame(rest, now):]
+	}
+	for _, r := range batch {
+		if r.task != nil {
+			w.flush()
+			if r.err = w.usable(); r.err == nil {
+				r.err = r.task()
+			}
 			r.done <- struct{}{}
 		}
-		return
 	}
-	now := dedup.At(w.s.cfg.Now())
+}
+
+// fillFrame decides what of batch has room in the frame, answers what needs no
+// disk, and flushes if anybody waits for it. It gives how many it took: when that
+// is not all, the frame is written, or the store is not usable any more.
+func (w *writer) fillFrame(batch []*request, now dedup.Time) (taken int) {
 	rides := len(w.pending)
-	for _, r := range batch {
-		if r.task == nil {
+	for taken < len(batch) && w.hasRoom() {
+		if r := batch[taken]; r.task == nil {
 			w.decide(r, now)
 		}
+		taken++
 	}
 	w.publishRides(rides)
 	for i, r := range w.answer {
@@ -135,18 +152,15 @@ func (w *writer) group(batch []*request) {
 		r.done <- struct{}{}
 	}
 	w.answer = w.answer[:0]
-	if len(w.waiting) > 0 || len(w.pending) >= maxRides {
+	if taken < len(batch) || len(w.waiting) > 0 || len(w.pending) >= maxRides {
 		w.flush()
 	}
-	for _, r := range batch {
-		if r.task != nil {
-			w.flush()
-			if r.err = dedup.ErrUnavailable; len(w.pending) == 0 {
-				r.err = r.task()
-			}
-			r.done <- struct{}{}
-		}
-	}
+	return taken
+}
+
+// hasRoom reports whether any record fits into the frame beside what is pending.
+func (w *writer) hasRoom() bool {
+	return len(w.pending) < maxRecords && len(w.buf)+frameHead+recordHead+maxRecord <= maxFrame
 }
 
 // usable repairs the store if it needs it, writes what was answered before, and
@@ -295,6 +309,10 @@ func (w *writer) write() error {
 	}
 	if w.s.down.Load() {
 		return errors.New("an earlier sync failed")
+	}
+	if len(w.pending) > maxRecords || len(w.buf) > maxFrame {
+		// No start would read it.
+		return fmt.Errorf("write journal: a frame of %d records, %d bytes", len(w.pending), len(w.buf))
 	}
 	if w.journal.records > 0 && w.journal.size+int64(len(w.buf)) > w.s.machine.journalMax {
 		if err := w.rotate(); err != nil {
