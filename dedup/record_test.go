@@ -123,3 +123,16 @@ func TestState_OpenMeansSomebodyIsNeeded(t *testing.T) {
 		}
 	}
 }
+
+func TestProgress_IsNeverBeyondTheStream(t *testing.T) {
+	was := dedup.Progress{FirstSeq: 7, SettledTo: 12}
+	for first, want := range map[uint64]dedup.Progress{
+		13: was, 100: was, math.MaxUint64: was,
+		12: {FirstSeq: 7, SettledTo: 11}, 7: {FirstSeq: 7, SettledTo: 6}, 6: {FirstSeq: 6, SettledTo: 5},
+		1: {FirstSeq: 1}, 0: {},
+	} {
+		if got := was.Within(first); got != want {
+			t.Errorf("next event %d: %+v, want %+v", first, got, want)
+		}
+	}
+}

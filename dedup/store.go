@@ -27,6 +27,13 @@ type Progress struct {
 	SettledTo uint64 `json:"settled_to"` // every delivery up to here has a durable record or is finished
 }
 
+// Within gives the progress that is possible in a stream whose next event has the
+// sequence first. What is beyond it is not known to be done: the stream was
+// restored from an older copy, and other events will come under those sequences.
+func (p Progress) Within(first uint64) Progress {
+	return Progress{FirstSeq: min(p.FirstSeq, first), SettledTo: min(p.SettledTo, max(first, 1)-1)}
+}
+
 // RearmAfter is how long Due keeps quiet about a record that it gave out and
 // that nobody acted on.
 const RearmAfter = 30 * time.Second
@@ -74,8 +81,11 @@ type Store interface {
 	// Due said last. It has a buffer of one.
 	Wake(handler string) <-chan struct{}
 
-	// Begin gives how far handler has come. A handler that is new begins at
-	// first; this is on stable storage when Begin returns.
+	// Begin gives how far handler has come in a stream whose next event has the
+	// sequence first, at least 1. A handler that is new begins there. One that is
+	// known cannot have come further: its progress is brought back, see
+	// Progress.Within. A beginning, and what was brought back, is on stable
+	// storage when Begin returns.
 	Begin(ctx context.Context, handler string, first uint64) (Progress, error)
 
 	// Settle notes how far handler has come. It is durable within two seconds,

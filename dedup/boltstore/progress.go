@@ -33,21 +33,29 @@ func (s *Store) Begin(ctx context.Context, handler string, first uint64) (dedup.
 	s.marks.Lock()
 	defer s.marks.Unlock()
 	s.progress.mu.Lock()
-	known, ok := s.progress.of[handler]
-	if !ok {
-		s.progress.of[handler] = dedup.Progress{FirstSeq: first}
+	before, known := s.progress.of[handler]
+	now := dedup.Progress{FirstSeq: first}
+	if known {
+		now = before.Within(first)
 	}
+	s.progress.of[handler] = now
 	s.progress.mu.Unlock()
-	if ok {
-		return known, nil
+	if known && now == before {
+		return now, nil
+	}
+	if known {
+		s.cfg.Logger.Warn("handler's progress is beyond the end of the stream and was brought back",
+			"handler", handler, "settled_to", before.SettledTo, "stream_end", first-1)
 	}
 	if err := s.writeCheckpoint(false); err != nil {
 		s.progress.mu.Lock()
-		delete(s.progress.of, handler)
+		if delete(s.progress.of, handler); known {
+			s.progress.of[handler] = before
+		}
 		s.progress.mu.Unlock()
 		return dedup.Progress{}, fmt.Errorf("begin handler: %w: %w", dedup.ErrUnavailable, err)
 	}
-	return dedup.Progress{FirstSeq: first}, nil
+	return now, nil
 }
 
 // Settle implements dedup.Store. A handler that has not begun has no progress,

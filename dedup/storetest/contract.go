@@ -34,6 +34,7 @@ func contract() []sentence {
 		{"Due_ForgetsNobodyWhenTheLimitIsReached", dueLimit},
 		{"Wake_WhenSomethingIsDueSooner", wakeSooner},
 		{"Begin_OnlyANewHandlerBegins", beginOnce},
+		{"Begin_BringsBackWhatIsBeyondTheStream", beginBrings},
 		{"Epoch_IsInEveryFence", epochInFences},
 		{"Stats_Count", statsCount},
 		{"Failed_IsQuiet", failedQuiet},

@@ -85,28 +85,31 @@ func closeRide(h *harness) {
 
 func beginDurable(h *harness) {
 	h.both(func(prefix string, next func()) {
-		if _, err := h.s.Begin(h.Context(), prefix, 7); err != nil {
-			h.Fatal(err)
-		}
+		h.wantProgress(prefix, 7, dedup.Progress{FirstSeq: 7})
 		next()
-		h.wantProgress(prefix, dedup.Progress{FirstSeq: 7})
+		h.wantProgress(prefix, 9, dedup.Progress{FirstSeq: 7})
+		h.s.Settle(prefix, 100)
+		h.pass(time.Minute)
+		h.wantProgress(prefix, 4, dedup.Progress{FirstSeq: 4, SettledTo: 3})
+		next()
+		h.wantProgress(prefix, 200, dedup.Progress{FirstSeq: 4, SettledTo: 3})
 	})
 }
 
 func settleClose(h *harness) {
-	h.wantProgress("crm", dedup.Progress{FirstSeq: 1})
+	h.wantProgress("crm", 1, dedup.Progress{FirstSeq: 1})
 	h.s.Settle("crm", 5)
 	h.reopen()
-	h.wantProgress("crm", dedup.Progress{FirstSeq: 1, SettledTo: 5})
+	h.wantProgress("crm", 6, dedup.Progress{FirstSeq: 1, SettledTo: 5})
 }
 
 func settleSoon(h *harness) {
-	h.wantProgress("crm", dedup.Progress{FirstSeq: 1})
+	h.wantProgress("crm", 1, dedup.Progress{FirstSeq: 1})
 	h.pass(time.Minute)
 	h.s.Settle("crm", 5)
 	h.pass(2 * time.Second)
 	h.crash()
-	h.wantProgress("crm", dedup.Progress{FirstSeq: 1, SettledTo: 5})
+	h.wantProgress("crm", 6, dedup.Progress{FirstSeq: 1, SettledTo: 5})
 }
 
 func epochGrows(h *harness) {

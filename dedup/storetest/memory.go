@@ -206,9 +206,11 @@ func (m *Memory) Begin(ctx context.Context, handler string, first uint64) (dedup
 		return dedup.Progress{}, err
 	}
 	defer m.mu.Unlock()
-	if _, ok := m.progress[handler]; !ok {
-		m.progress[handler] = dedup.Progress{FirstSeq: first}
+	p, ok := m.progress[handler]
+	if !ok {
+		p.FirstSeq = first
 	}
+	m.progress[handler] = p.Within(first)
 	return m.progress[handler], nil
 }
 

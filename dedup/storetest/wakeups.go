@@ -119,13 +119,26 @@ func beginOnce(h *harness) {
 	h.s.Settle("crm", 12)
 	h.s.Settle("crm", 11)
 	h.s.Settle("unknown", 99)
-	h.wantProgress("crm", dedup.Progress{FirstSeq: 7, SettledTo: 12})
-	h.wantProgress("unknown", dedup.Progress{FirstSeq: 1})
+	h.wantProgress("crm", 13, dedup.Progress{FirstSeq: 7, SettledTo: 12})
+	h.wantProgress("unknown", 1, dedup.Progress{FirstSeq: 1})
 }
 
-func (h *harness) wantProgress(handler string, want dedup.Progress) {
+// The stream is shorter than it was, or was made anew.
+func beginBrings(h *harness) {
+	h.wantProgress("crm", 7, dedup.Progress{FirstSeq: 7})
+	h.s.Settle("crm", 100)
+	h.wantProgress("crm", 51, dedup.Progress{FirstSeq: 7, SettledTo: 50})
+	h.s.Settle("crm", 60)
+	h.wantProgress("crm", 101, dedup.Progress{FirstSeq: 7, SettledTo: 60})
+	h.wantProgress("crm", 1, dedup.Progress{FirstSeq: 1})
+	h.s.Settle("crm", 2)
+	h.wantProgress("crm", 101, dedup.Progress{FirstSeq: 1, SettledTo: 2})
+}
+
+// wantProgress lets handler begin in a stream whose next event is first.
+func (h *harness) wantProgress(handler string, first uint64, want dedup.Progress) {
 	h.Helper()
-	if p, err := h.s.Begin(h.Context(), handler, 1); err != nil || p != want {
+	if p, err := h.s.Begin(h.Context(), handler, first); err != nil || p != want {
 		h.Errorf("progress of %s: %+v, %v; want %+v", handler, p, err, want)
 	}
 }
