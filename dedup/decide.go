@@ -101,7 +101,7 @@ func (op Acquire) decide(cur *Record, env Env) Result {
 		return op.grant(Record{
 			Key: cur.Key, FirstSeen: env.Now, Origin: op.Origin, Fingerprint: op.Fingerprint, Seq: op.Seq,
 		}, env)
-	case cur.Origin == op.Origin && cur.Fingerprint.Differs(op.Fingerprint):
+	case otherPayload(cur, op.Origin, op.Fingerprint):
 		return unchanged(cur, Mismatch)
 	case cur.State == Done:
 		return unchanged(cur, AlreadyDone)
@@ -124,6 +124,13 @@ func (op Acquire) decide(cur *Record, env Env) Result {
 		return op.grant(r.Record, env)
 	}
 	return op.pass(cur, Busy)
+}
+
+// otherPayload reports whether the record was made from another payload than that
+// of fp, which came the same way: from different origins the payloads of one event
+// differ.
+func otherPayload(cur *Record, origin event.Origin, fp event.Fingerprint) bool {
+	return cur.State != Free && cur.Origin == origin && cur.Fingerprint.Differs(fp)
 }
 
 func (op Acquire) grant(r Record, env Env) Result {
@@ -160,7 +167,7 @@ func leaseEnded(r *Record, env Env) bool {
 // Put stores the first record of a run that never held a claim: an event that
 // is parked unseen, a dropped one, the first failure of an idempotent run, or a
 // replay. Where a record exists, nothing is changed and the verdict tells its
-// state.
+// state; or that it is of another payload from the same origin, Mismatch.
 type Put struct {
 	State       State // Waiting, Dead or Done
 	Effect      Effect
@@ -175,6 +182,9 @@ type Put struct {
 }
 
 func (op Put) decide(cur *Record, env Env) Result {
+	if otherPayload(cur, op.Origin, op.Fingerprint) {
+		return unchanged(cur, Mismatch)
+	}
 	switch cur.State {
 	case Started:
 		return unchanged(cur, Busy)

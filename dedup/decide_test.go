@@ -255,27 +255,47 @@ func TestDecide_OneHolderAtATime(t *testing.T) {
 }
 
 // Cases 101, 102: another payload under a known identity is told apart, unless
-// origin or rules differ.
+// origin or rules differ; by the first attempt and by the first failure of one
+// that holds no claim.
 func TestDecide_AnotherPayloadIsAMismatchInEveryState(t *testing.T) {
 	print1 := event.Fingerprint{Sum: [32]byte{1}, Rules: [8]byte{1}}
 	otherBody := event.Fingerprint{Sum: [32]byte{2}, Rules: [8]byte{1}}
 	otherRules := event.Fingerprint{Sum: [32]byte{2}, Rules: [8]byte{2}}
+	ops := map[string]func(event.Origin, event.Fingerprint) dedup.Op{
+		"acquire": func(origin event.Origin, fp event.Fingerprint) dedup.Op {
+			return dedup.Acquire{Effect: dedup.Retryable, Owner: dedup.InProc, Origin: origin, Fingerprint: fp, Seq: 8}
+		},
+		"put": func(origin event.Origin, fp event.Fingerprint) dedup.Op {
+			return dedup.Put{State: dedup.Waiting, Effect: dedup.Idempotent, Origin: origin, Fingerprint: fp, Seq: 8}
+		},
+	}
 	for _, state := range []dedup.State{dedup.Started, dedup.Waiting, dedup.InDoubt, dedup.Dead, dedup.Done} {
 		cur := record(state, func(r *dedup.Record) { r.Fingerprint = print1 })
-		op := dedup.Acquire{Effect: dedup.Retryable, Owner: dedup.InProc, Origin: event.OriginCallback, Fingerprint: otherBody, Seq: 8}
-		if res := decide(t, cur, op); res.Verdict != dedup.Mismatch || res.Write {
-			t.Errorf("%v: %+v", state, res)
+		for name, op := range ops {
+			if res := decide(t, cur, op(event.OriginCallback, otherBody)); res.Verdict != dedup.Mismatch || res.Write || res.Record != *cur {
+				t.Errorf("%s of %v: %+v", name, state, res)
+			}
+			for what, op := range map[string]dedup.Op{
+				"same payload": op(event.OriginCallback, print1),
+				"other rules":  op(event.OriginCallback, otherRules),
+				"no print":     op(event.OriginCallback, event.Fingerprint{}),
+				"other origin": op(event.OriginReconcile, otherBody),
+			} {
+				if v := decide(t, cur, op).Verdict; v == dedup.Mismatch || v == dedup.Granted || v == dedup.Created {
+					t.Errorf("%s of %v, %s: %v", name, state, what, v)
+				}
+			}
 		}
-		for what, change := range map[string]func(*dedup.Acquire){
-			"same payload": func(op *dedup.Acquire) { op.Fingerprint = print1 },
-			"other rules":  func(op *dedup.Acquire) { op.Fingerprint = otherRules },
-			"no print":     func(op *dedup.Acquire) { op.Fingerprint = event.Fingerprint{} },
-			"other origin": func(op *dedup.Acquire) { op.Origin = event.OriginReconcile },
+	}
+	for name, op := range ops {
+		for what, cur := range map[string]*dedup.Record{
+			"none": nil, "free": record(dedup.Free), "expired": record(dedup.Done, expired),
 		} {
-			op := op
-			change(&op)
-			if res := decide(t, cur, op); res.Verdict == dedup.Mismatch || res.Verdict == dedup.Granted {
-				t.Errorf("%v, %s: %v", state, what, res.Verdict)
+			if cur != nil {
+				cur.Fingerprint = print1
+			}
+			if v := decide(t, cur, op(event.OriginCallback, otherBody)).Verdict; v != dedup.Granted && v != dedup.Created {
+				t.Errorf("%s of %s: %v", name, what, v)
 			}
 		}
 	}

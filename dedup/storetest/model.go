@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"idemd/dedup"
+	"idemd/event"
 )
 
 // model is what a store must agree with: the protocol written a second time, with
@@ -36,6 +37,7 @@ type modelState struct {
 	alarm    dedup.Time // when Due gives it out
 	lease    time.Duration
 	changed  int
+	print    event.Fingerprint // of the payload that it was made from
 }
 
 // want is what the store must answer.
@@ -58,6 +60,8 @@ func (m *model) acquire(k *modelKey, op dedup.Acquire, now dedup.Time) want {
 	before := k.modelState
 	ended := k.state == dedup.Started && k.owner == dedup.External && k.wake <= now && k.seq == 0
 	switch {
+	case k.mismatch(op.Fingerprint):
+		return want{verdict: dedup.Mismatch}
 	case k.state == dedup.Free, k.state == dedup.Waiting && k.wake <= now:
 	case ended && k.effect == dedup.Irrevocable:
 		k.attempts++
@@ -69,7 +73,7 @@ func (m *model) acquire(k *modelKey, op dedup.Acquire, now dedup.Time) want {
 		return want{verdict: taken(k.state)}
 	}
 	if k.state == dedup.Free {
-		k.attempts, k.effect = 0, 0
+		k.attempts, k.effect, k.print = 0, 0, op.Fingerprint
 	}
 	k.effect, k.owner, k.lease = max(k.effect, op.Effect), op.Owner, op.Lease
 	m.to(k, dedup.Started, 0)
@@ -82,12 +86,21 @@ func (m *model) acquire(k *modelKey, op dedup.Acquire, now dedup.Time) want {
 }
 
 func (m *model) put(k *modelKey, op dedup.Put) want {
-	if k.state != dedup.Free {
+	switch {
+	case k.mismatch(op.Fingerprint):
+		return want{verdict: dedup.Mismatch}
+	case k.state != dedup.Free:
 		return want{verdict: taken(k.state)}
 	}
-	k.owner, k.effect, k.attempts = dedup.InProc, op.Effect, op.Attempts
+	k.owner, k.effect, k.attempts, k.print = dedup.InProc, op.Effect, op.Attempts, op.Fingerprint
 	m.to(k, op.State, op.Due)
 	return want{verdict: dedup.Created, fresh: true}
+}
+
+// mismatch reports whether there is a record, of another payload. All events of
+// the model have one origin, and there is one set of rules.
+func (k *modelKey) mismatch(fp event.Fingerprint) bool {
+	return k.state != dedup.Free && fp.Sum != k.print.Sum && !fp.IsZero() && !k.print.IsZero()
 }
 
 func taken(s dedup.State) dedup.Verdict {

@@ -80,6 +80,9 @@ var delay = rapid.Map(rapid.SampledFrom([]int{0, 1, 2, 29, 30, 31, 60, 61}), fun
 	return time.Duration(s) * time.Second
 })
 
+// payload is mostly the same one, sometimes another or one that was not looked at.
+var payload = rapid.SampledFrom([]event.Fingerprint{{Sum: [32]byte{1}}, {Sum: [32]byte{1}}, {Sum: [32]byte{1}}, {Sum: [32]byte{2}}, {}})
+
 func (p *player) key(rt *rapid.T) *modelKey { return rapid.SampledFrom(p.keys).Draw(rt, "key") }
 
 // fence is mostly that of the record, and sometimes an older one of the same key.
@@ -114,7 +117,7 @@ func (p *player) doAcquire(rt *rapid.T) {
 	op := dedup.Acquire{
 		Effect: rapid.SampledFrom([]dedup.Effect{dedup.Idempotent, dedup.Retryable, dedup.Irrevocable}).Draw(rt, "effect"),
 		Owner:  rapid.SampledFrom([]dedup.Owner{dedup.InProc, dedup.External}).Draw(rt, "owner"),
-		Seq:    k.seq,
+		Seq:    k.seq, Fingerprint: payload.Draw(rt, "payload"),
 	}
 	if op.Owner == dedup.External {
 		op.Lease = time.Minute
@@ -124,7 +127,7 @@ func (p *player) doAcquire(rt *rapid.T) {
 
 func (p *player) doPut(rt *rapid.T) {
 	k := p.key(rt)
-	op := dedup.Put{Effect: dedup.Retryable, Seq: k.seq, Retain: time.Hour}
+	op := dedup.Put{Effect: dedup.Retryable, Seq: k.seq, Retain: time.Hour, Fingerprint: payload.Draw(rt, "payload")}
 	op.State = rapid.SampledFrom([]dedup.State{dedup.Waiting, dedup.Dead, dedup.Done}).Draw(rt, "state")
 	if op.State == dedup.Waiting {
 		op.Due = now().Add(delay.Draw(rt, "due"))
