@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -31,19 +32,22 @@ type ConsumerConfig struct {
 }
 
 // Consumer hands a handler its events. Its methods may be called from many
-// goroutines. It fetches up to MaxAckPending deliveries ahead and keeps them
-// marked in progress until Next returns them.
+// goroutines. It fetches up to MaxAckPending deliveries ahead, as long as they
+// are not too big, and keeps them marked in progress until Next returns them.
 type Consumer struct {
 	q       *Queue
 	handler string
+	conn    *nats.Conn // its own: the bulk of one handler delays nobody else
 	inner   jetstream.Consumer
 
 	mu      sync.Mutex
 	flow    jetstream.ConsumeContext // nil until deliveries run
 	waiting []*Delivery              // in the order in which they came
+	size    int                      // bytes of what waits
 	ended   bool
 
 	arrived chan struct{} // holds a token while something may be waiting
+	room    chan struct{} // holds a token after something was taken
 	stopped chan struct{} // closed when ended
 	marking sync.WaitGroup
 }
@@ -61,22 +65,40 @@ func (q *Queue) Consume(ctx context.Context, cfg ConsumerConfig) (*Consumer, err
 	if err := q.Delete(ctx, cfg.Handler); err != nil {
 		return nil, err
 	}
-	inner, err := q.js.CreateConsumer(ctx, streamEvents, consumerConfig(cfg))
-	if err != nil {
-		return nil, fmt.Errorf("create consumer of %s: %w", cfg.Handler, closedError(err))
+	c := &Consumer{
+		q: q, handler: cfg.Handler,
+		arrived: make(chan struct{}, 1), room: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	if err := q.commit.barrier(ctx); err != nil {
-		return nil, fmt.Errorf("create consumer of %s: %w", cfg.Handler, err)
-	}
-	c := &Consumer{q: q, handler: cfg.Handler, inner: inner, arrived: make(chan struct{}, 1), stopped: make(chan struct{})}
 	if err := q.register(c); err != nil {
 		return nil, err
 	}
-	if err := c.run(cfg); err != nil {
+	if err := c.open(ctx, cfg); err != nil {
 		c.Stop()
-		return nil, fmt.Errorf("consume for %s: %w", cfg.Handler, closedError(err))
+		return nil, fmt.Errorf("create consumer of %s: %w", cfg.Handler, closedError(err))
 	}
 	return c, nil
+}
+
+// open makes the consumer at the server and lets deliveries come.
+func (c *Consumer) open(ctx context.Context, cfg ConsumerConfig) error {
+	conn, err := connect(c.q.srv, "consume "+token(cfg.Handler), c.q.log)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.conn = conn // Stop closes it
+	c.mu.Unlock()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("use jetstream: %w", err)
+	}
+	if c.inner, err = js.CreateConsumer(ctx, streamEvents, consumerConfig(cfg)); err != nil {
+		return err
+	}
+	if err := c.q.commit.barrier(ctx); err != nil {
+		return err
+	}
+	return c.run(cfg)
 }
 
 func consumerConfig(cfg ConsumerConfig) jetstream.ConsumerConfig {
@@ -146,7 +168,7 @@ func (q *Queue) Consumers(ctx context.Context) ([]string, error) {
 // run lets deliveries come.
 func (c *Consumer) run(cfg ConsumerConfig) error {
 	flow, err := c.inner.Consume(c.receive,
-		jetstream.PullMaxMessages(cfg.MaxAckPending), jetstream.ConsumeErrHandler(c.onError))
+		jetstream.PullMaxBytes(prefetchBytes), jetstream.ConsumeErrHandler(c.onError))
 	if err != nil {
 		return err
 	}
@@ -157,49 +179,9 @@ func (c *Consumer) run(cfg ConsumerConfig) error {
 		flow.Stop()
 		return ErrClosed
 	}
-	c.marking.Go(func() { c.mark(cfg.AckWait / 3) })
+	closed := flow.Closed()
+	c.marking.Go(func() { c.mark(cfg.AckWait/3, closed) })
 	return nil
-}
-
-// receive takes a delivery from the server. It never blocks: the server sends
-// no more than MaxAckPending.
-func (c *Consumer) receive(m jetstream.Msg) {
-	meta, err := m.Metadata()
-	if err != nil {
-		c.q.log.Error("delivery without a place in the stream", "handler", c.handler, "error", err)
-		return
-	}
-	seq := meta.Sequence.Stream
-	c.q.commit.noteWritten(seq) // or it would wait for ever for a sync if nobody had seen its acknowledgement
-	d := &Delivery{
-		Message:     Message{Seq: seq, Stored: meta.Timestamp.UTC()},
-		Redelivered: meta.NumDelivered > 1,
-		conn:        c.q.read, reply: m.Reply(), touch: c.q.commit.touch,
-	}
-	if d.Event, err = decode(m.Headers(), m.Data()); err != nil {
-		c.refuse(d, err)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting = append(c.waiting, d)
-	c.signal()
-}
-
-// refuse settles a message that is no event: nobody could ever handle it.
-func (c *Consumer) refuse(d *Delivery, err error) {
-	c.q.noteForeign(d.Seq, err)
-	if err := d.Ack(); err != nil {
-		c.q.log.Warn("message that is no event not acked", "seq", d.Seq, "handler", c.handler, "error", err)
-	}
-}
-
-// signal lets one Next look at what is waiting.
-func (c *Consumer) signal() {
-	select {
-	case c.arrived <- struct{}{}:
-	default:
-	}
 }
 
 // Next waits for the next delivery and returns it once its sequence is durable.
@@ -229,26 +211,6 @@ func (c *Consumer) Next(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// take returns the first delivery that waits if it is durable, else its
-// sequence, 0 when none waits.
-func (c *Consumer) take() (d *Delivery, seq uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended || len(c.waiting) == 0 {
-		return nil, 0
-	}
-	d = c.waiting[0]
-	if d.Seq > c.q.commit.durable.load() {
-		return nil, d.Seq
-	}
-	c.waiting[0] = nil
-	c.waiting = c.waiting[1:]
-	if len(c.waiting) > 0 {
-		c.signal()
-	}
-	return d, 0
-}
-
 // Pending returns how many messages Next has not returned yet. What waits to be
 // delivered again is left out, and what is on its way at this moment too.
 func (c *Consumer) Pending(ctx context.Context) (uint64, error) {
@@ -261,10 +223,29 @@ func (c *Consumer) Pending(ctx context.Context) (uint64, error) {
 	return info.NumPending + uint64(len(c.waiting)), nil
 }
 
+// AckFloor returns the sequence up to which nothing that the handler is to get
+// is unsettled: everything was delivered, arrived and was acked. A delivery that
+// was lost on its way holds it back until it came again. An ack counts a moment
+// after it was sent. It returns ErrClosed after Stop and Close.
+func (c *Consumer) AckFloor(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	info, err := c.inner.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read consumer of %s: %w", c.handler, closedError(err))
+	}
+	return info.AckFloor.Stream, nil
+}
+
 // Stop ends deliveries. Those that Next has returned can still be settled.
 func (c *Consumer) Stop() {
 	c.end()
 	c.marking.Wait()
+	c.mu.Lock()
+	if c.conn != nil {
+		c.conn.Close()
+	}
+	c.mu.Unlock()
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	if c.q.consumers[c.handler] == c {
@@ -278,32 +259,10 @@ func (c *Consumer) end() {
 	if c.ended {
 		return
 	}
-	c.ended, c.waiting = true, nil
+	c.ended, c.waiting, c.size = true, nil, 0
 	close(c.stopped)
 	if c.flow != nil {
 		c.flow.Stop()
-	}
-}
-
-// mark keeps the deliveries that wait here from being delivered again.
-func (c *Consumer) mark(every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-c.stopped:
-			return
-		case <-ticker.C:
-		}
-		c.mu.Lock()
-		waiting := slices.Clone(c.waiting)
-		c.mu.Unlock()
-		for _, d := range waiting {
-			if err := d.InProgress(); err != nil {
-				c.q.log.Warn("waiting delivery not marked", "handler", c.handler, "error", err)
-				break
-			}
-		}
 	}
 }
 

@@ -27,6 +27,7 @@ type Delivery struct {
 
 	conn  *nats.Conn
 	reply string
+	size  int // bytes of the body, while it waits for Next
 	touch func()
 }
 
