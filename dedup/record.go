@@ -152,7 +152,12 @@ type Fence uint64
 
 const epochShift = 40
 
-// NewFence gives the fence of the counter-th grant of an epoch.
+// MaxEpoch is the last epoch that a fence can tell.
+const MaxEpoch = 1<<(64-epochShift) - 1
+
+// NewFence gives the fence of the counter-th grant of an epoch. Of an epoch over
+// MaxEpoch the fence would lose the highest bits, and be less than older ones: a
+// Store must not begin such an epoch. The counter has 40 bits.
 func NewFence(epoch uint32, counter uint64) Fence {
 	return Fence(uint64(epoch)<<epochShift | counter&(1<<epochShift-1))
 }

@@ -28,6 +28,9 @@ var (
 	// ErrVersion is returned when a file has a format that this program does not
 	// know.
 	ErrVersion = errors.New("format version is not known")
+	// ErrClock is returned when the number of this process life, which is at least
+	// the minutes since 2026, would be over dedup.MaxEpoch.
+	ErrClock = errors.New("clock is wrong")
 )
 
 // ErrTooLarge is returned by Do when a record would be longer than 64 KiB:
@@ -69,6 +72,8 @@ func (e *DataError) Hint() string {
 			"put back the file that was here, or restore the whole directory from one backup"
 	case errors.Is(e.Err, ErrVersion):
 		return "a newer idemd wrote this directory; start that version, or a newer one"
+	case errors.Is(e.Err, ErrClock):
+		return "set this machine's clock; nothing was changed"
 	case errors.Is(e.Err, ErrBehind):
 		return "the directory is older than its CHECKPOINT, or its newest journal was cut; " +
 			"put back the newest journal, or restore the whole directory from a backup"

@@ -98,8 +98,8 @@ func TestEpoch_IsAheadOfEveryCopy(t *testing.T) {
 		{0, at, 120}, {119, at, 120}, {120, at, 121}, {500, at, 501},
 		{0, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), 1},
 	} {
-		if got := nextEpoch(tc.before, dedup.At(tc.now)); got != tc.want {
-			t.Errorf("after %d at %v: %d, want %d", tc.before, tc.now, got, tc.want)
+		if got, err := nextEpoch(tc.before, dedup.At(tc.now)); got != tc.want || err != nil {
+			t.Errorf("after %d at %v: %d, %v; want %d", tc.before, tc.now, got, err, tc.want)
 		}
 	}
 	s := openTest(t, Config{Dir: filepath.Join(t.TempDir(), "dedup"), Now: func() time.Time { return at }, Host: "h"})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +28,7 @@ const (
 // Open opens the store in cfg.Dir, which it makes at the first start. It verifies
 // every journal, cuts a torn tail, begins a new epoch and a new journal, and
 // gives external claims one full lease. What is wrong with the directory comes as
-// a *DataError.
+// a *DataError, and so does a clock that is decades ahead.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return open(ctx, cfg, &machine{})
 }
@@ -80,6 +79,9 @@ func (s *Store) prepare() error {
 	if s.cfg.MustExist {
 		return &DataError{Path: dir, Err: ErrAbsent}
 	}
+	if _, err := nextEpoch(0, dedup.At(s.cfg.Now())); err != nil {
+		return &DataError{Path: dir, Err: ErrClock, Detail: err.Error()}
+	}
 	tmp := dir + ".tmp"
 	if err := os.RemoveAll(tmp); err != nil {
 		return fmt.Errorf("remove an unfinished claim directory: %w", err)
@@ -119,6 +121,10 @@ func (s *Store) start(ctx context.Context) error {
 	}
 	if mark.Incarnation != names.Incarnation {
 		return &DataError{Path: filepath.Join(s.cfg.Dir, checkpointName), Err: ErrForeign, Detail: "it is not MANIFEST's"}
+	}
+	var err error
+	if s.epoch, err = nextEpoch(names.Epoch, dedup.At(s.cfg.Now())); err != nil {
+		return &DataError{Path: filepath.Join(s.cfg.Dir, manifestName), Err: ErrClock, Detail: err.Error()}
 	}
 	s.born, s.horizon = names.Incarnation, mark.Horizon
 	s.progress.of = mark.Handlers
@@ -172,7 +178,6 @@ func (s *Store) sealAll(names *manifest) (empty []*journal) {
 // granted.
 func (s *Store) begin(names manifest, clean bool, h head) error {
 	now := dedup.At(s.cfg.Now())
-	s.epoch = nextEpoch(names.Epoch, now)
 	h.epoch, h.created = s.epoch, now
 	j, err := createJournal(s.cfg.Dir, s.machine, h)
 	if err != nil {
@@ -246,11 +251,15 @@ func (w *writer) writePending() error {
 }
 
 // nextEpoch is greater than the one before it, and than any that a copy of this
-// directory made before now.
-func nextEpoch(before uint32, now dedup.Time) uint32 {
+// directory made before now. It is an error when no fence could tell it.
+func nextEpoch(before uint32, now dedup.Time) (uint32, error) {
 	since := now.Std().Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	minutes := min(max(int64(since/time.Minute), 0), math.MaxUint32)
-	return max(before+1, uint32(minutes))
+	epoch := max(int64(before)+1, int64(since/time.Minute))
+	if epoch > dedup.MaxEpoch {
+		return 0, fmt.Errorf("it is %s, the life before was number %d, and no number up to %d is left",
+			now.Std().Format(time.RFC3339), before, dedup.MaxEpoch)
+	}
+	return uint32(epoch), nil
 }
 
 func tooManyUnclean(starts []start, now dedup.Time) bool {
