@@ -16,6 +16,14 @@ var (
 	// Stop.
 	ErrClosed = errors.New("queue is closed")
 
+	// ErrAbsent is returned by Open when there is no queue, or only a part of one,
+	// though this is not the data directory's first start: it was lost or moved.
+	ErrAbsent = errors.New("queue is missing")
+
+	// ErrForeign is returned by Open when the queue was made for another data
+	// directory, or for none.
+	ErrForeign = errors.New("queue belongs to another data directory")
+
 	// ErrMissing is returned when there is no such message.
 	ErrMissing = errors.New("no such message")
 

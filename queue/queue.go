@@ -35,6 +35,8 @@ const flushTimeout = 2 * time.Second
 type Config struct {
 	Dir            string             // directory of its own; made if it is not there
 	MaxBytes       int64              // disk budget of the events; parked copies have a quarter of it, at least 32 MiB, besides
+	Incarnation    string             // the data directory that the queue belongs to; not checked when empty
+	First          bool               // the directory's first start: the queue is made; otherwise it must be there
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
 	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
@@ -73,13 +75,19 @@ type State struct {
 	Messages uint64 // events kept
 	Bytes    uint64 // what they take of MaxBytes
 	Parked   uint64 // parked copies
-	Foreign  uint64 // stored messages met by this process that are no events
+
+	ParkedBytes uint64 // what the parked copies take
+	ParkedMax   uint64 // what they may take; a copy that does not fit is refused with ErrFull
+
+	Foreign uint64 // stored messages met by this process that are no events
 }
 
 // Open starts the server on cfg.Dir and returns when everything that the
 // directory holds is on stable storage. Nothing else may use the directory
 // meanwhile: the server does not lock it. Reading a large store takes seconds
-// per million events after a crash.
+// per million events after a crash. It returns ErrAbsent when there is no queue
+// though this is not the first start, and ErrForeign when there is one of
+// another data directory.
 func Open(ctx context.Context, cfg Config) (*Queue, error) {
 	q := &Queue{cfg: cfg, closing: make(chan struct{}), consumers: make(map[string]*Consumer)}
 	if err := q.open(ctx); err != nil {
@@ -108,10 +116,7 @@ func (q *Queue) open(ctx context.Context) error {
 	if q.js, err = jetstream.New(q.read); err != nil {
 		return fmt.Errorf("use jetstream: %w", err)
 	}
-	if q.events, err = ensureStream(ctx, q.js, q.cfg.Dir, eventsConfig(q.cfg)); err != nil {
-		return err
-	}
-	if q.parked, err = ensureStream(ctx, q.js, q.cfg.Dir, parkedConfig(q.cfg)); err != nil {
+	if q.events, q.parked, err = openStreams(ctx, q.js, q.cfg); err != nil {
 		return err
 	}
 	info, err := q.events.Info(ctx)
@@ -196,7 +201,8 @@ func (q *Queue) State(ctx context.Context) (State, error) {
 	st := State{
 		FirstSeq: ev.State.FirstSeq, LastSeq: ev.State.LastSeq, Durable: q.commit.durable.load(),
 		Messages: ev.State.Msgs, Bytes: ev.State.Bytes,
-		Parked: parked.State.Msgs, Foreign: q.foreign.Load(),
+		Parked: parked.State.Msgs, ParkedBytes: parked.State.Bytes, ParkedMax: uint64(parkedBytes(q.cfg)),
+		Foreign: q.foreign.Load(),
 	}
 	if st.Messages == 0 {
 		st.FirstSeq = st.LastSeq + 1

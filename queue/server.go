@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -27,6 +28,9 @@ const (
 	maxPending     = 256 << 20        // what the server may hold for a slow reader: ourselves
 	minDuplicates  = 100 * time.Millisecond
 )
+
+// metaIncarnation is where a stream keeps the incarnation that it belongs to.
+const metaIncarnation = "idemd-incarnation"
 
 // parkedBytes is the disk budget of the parked copies.
 func parkedBytes(cfg Config) int64 { return max(cfg.MaxBytes/4, minParkedBytes) }
@@ -125,23 +129,75 @@ func parkedConfig(cfg Config) jetstream.StreamConfig {
 	return c
 }
 
-// ensureStream opens the stream, or makes it. It never makes one in place of
-// one that is on disk and was not recovered.
-func ensureStream(ctx context.Context, js jetstream.JetStream, dir string, want jetstream.StreamConfig) (jetstream.Stream, error) {
+// openStreams opens the streams, or makes them at the first start. What it may
+// not touch it has found out before it touches anything.
+func openStreams(ctx context.Context, js jetstream.JetStream, cfg Config) (events, parked jetstream.Stream, err error) {
+	for _, name := range []string{streamEvents, streamParked} {
+		if err := checkStream(ctx, js, cfg, name); err != nil {
+			return nil, nil, fmt.Errorf("open stream %s: %w", name, err)
+		}
+	}
+	if events, err = ensureStream(ctx, js, cfg, eventsConfig(cfg)); err != nil {
+		return nil, nil, err
+	}
+	parked, err = ensureStream(ctx, js, cfg, parkedConfig(cfg))
+	return events, parked, err
+}
+
+// checkStream says whether the stream may be opened, or made. None is made in
+// place of one that is on disk and was not recovered, or that was lost; and none
+// of another data directory is taken over. A first start that was cut short
+// leaves streams under an incarnation that nobody wrote down: as long as they
+// are empty they are anybody's.
+func checkStream(ctx context.Context, js jetstream.JetStream, cfg Config, name string) error {
+	st, err := js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound) && hasMessages(cfg.Dir, name):
+		return errors.New("it is on disk but was not recovered; restore the directory from a backup")
+	case errors.Is(err, jetstream.ErrStreamNotFound) && cfg.Incarnation != "" && !cfg.First:
+		return ErrAbsent
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	info := st.CachedInfo()
+	if cfg.Incarnation == "" || info.Config.Metadata[metaIncarnation] == cfg.Incarnation || cfg.First && info.State.Msgs == 0 {
+		return nil
+	}
+	return ErrForeign
+}
+
+// ensureStream opens the stream with the settings and the incarnation of now, or
+// makes it.
+func ensureStream(ctx context.Context, js jetstream.JetStream, cfg Config, want jetstream.StreamConfig) (jetstream.Stream, error) {
 	st, err := js.Stream(ctx, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		if hasMessages(dir, want.Name) {
-			return nil, fmt.Errorf("stream %s is on disk but was not recovered; restore the directory from a backup", want.Name)
-		}
+		want.Metadata = incarnationLabel(nil, cfg.Incarnation)
 		st, err = js.CreateStream(ctx, want)
-	case err == nil && st.CachedInfo().Config.MaxBytes != want.MaxBytes:
-		st, err = js.UpdateStream(ctx, want)
+	case err == nil:
+		is := st.CachedInfo().Config
+		want.Metadata = incarnationLabel(is.Metadata, cfg.Incarnation)
+		if is.MaxBytes != want.MaxBytes || is.Metadata[metaIncarnation] != want.Metadata[metaIncarnation] {
+			st, err = js.UpdateStream(ctx, want)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", want.Name, err)
 	}
 	return st, nil
+}
+
+// incarnationLabel gives a stream's metadata with the incarnation in it.
+func incarnationLabel(metadata map[string]string, incarnation string) map[string]string {
+	if incarnation == "" {
+		return metadata
+	}
+	labelled := make(map[string]string)
+	maps.Copy(labelled, metadata)
+	labelled[metaIncarnation] = incarnation
+	return labelled
 }
 
 // hasMessages reports whether the directory holds messages of the stream.
