@@ -235,27 +235,6 @@ func TestClient_SaysThatNobodyRuns(t *testing.T) {
 	}
 }
 
-func TestListen_ReplacesADeadSocketAndRefusesALongPath(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "idemd.sock")
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := admin.Listen(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(socket)
-	if err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("got mode %v, %v", info.Mode(), err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := admin.Listen("/" + strings.Repeat("x", 120)); !errors.Is(err, admin.ErrSocketPath) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestServer_AnswersNonsenseWithItsErrorFormat(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.client.Events(t.Context(), admin.EventFilter{}, "x", 10)
