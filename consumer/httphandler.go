@@ -127,7 +127,7 @@ func (h *HTTP) Handle(ctx context.Context, a *Attempt) Answer {
 	if err != nil {
 		return classifyError(ctx, err, sent.nothing())
 	}
-	drain(resp.Body)
+	drain(resp)
 	return Classify(resp.StatusCode, h.own)
 }
 
@@ -152,10 +152,14 @@ func (h *HTTP) request(ctx context.Context, a *Attempt) *http.Request {
 }
 
 // drain reads a bounded part of the body, so that the connection can be used
-// again. The status has been read: what goes wrong here changes nothing.
-func drain(body io.ReadCloser) {
-	_, readErr := io.CopyN(io.Discard, body, maxAnswer)
-	if closeErr := body.Close(); readErr != nil || closeErr != nil {
+// again. The status has been read: what goes wrong here changes nothing. What
+// follows a 101 is no body but the connection itself, which no deadline ends.
+func drain(resp *http.Response) {
+	var err error
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		_, err = io.CopyN(io.Discard, resp.Body, maxAnswer)
+	}
+	if closeErr := resp.Body.Close(); err != nil || closeErr != nil {
 		return
 	}
 }

@@ -51,10 +51,11 @@ func NewFingerprintRules(volatile []string) FingerprintRules {
 
 // Of takes the fingerprint of body. JSON is compared by value: white space and
 // the order of members do not count, numbers count as written, and of members
-// with one name the last one counts. Anything else is compared byte for byte.
+// with one name the last one counts. Anything else, and JSON that escapes half a
+// character, is compared byte for byte.
 func (r FingerprintRules) Of(body []byte) Fingerprint {
 	canonical := body
-	if v, err := decodeJSON(body); err == nil {
+	if v, err := decodeJSON(body); err == nil && !HasLoneSurrogate(body) {
 		canonical = r.append(make([]byte, 0, len(body)), v, "")
 	}
 	return Fingerprint{Sum: sha256.Sum256(canonical), Rules: r.rules}

@@ -61,6 +61,21 @@ func TestFingerprint_OtherRulesNeverDiffer(t *testing.T) {
 	}
 }
 
+func TestHasLoneSurrogate(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"a":"\ud83d\ude00"}`: false, `"\uD83D\uDE00 \u4f01"`: false, `"\\ud800"`: false, `"\\\\ud800"`: false, `"\u12"`: false, ``: false,
+		`"\ud800"`: true, `"\ud83d\u0041"`: true, `"\ud83dx"`: true, `"\ude00"`: true, `"\\\ud800"`: true, `"\ud83d\ud83d\ude00"`: true, `"\ud83d`: true,
+	} {
+		if got := event.HasLoneSurrogate([]byte(text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	rules := event.NewFingerprintRules(nil)
+	if !rules.Of([]byte(`{"a":"\ud800"}`)).Differs(rules.Of([]byte(`{"a":"\ud801"}`))) {
+		t.Error("two payloads that decoders make equal have one fingerprint")
+	}
+}
+
 func FuzzFingerprint(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"x",null,true,false,{"b":1.5e3}]}`))
 	f.Add([]byte(`{"a":1} {"b":2}`))

@@ -1,10 +1,15 @@
 package receiver
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"idemd/event"
+)
 
 // parseJSON reads one JSON value, which must be an object. Numbers keep their
 // text: an id of 20 digits is not a float. A member that is there twice is
-// kept twice. What it accepts, encoding/json calls valid (a fuzz test holds it
+// kept twice. Half a character ("\ud800") is refused: it would make different
+// ids equal. What it accepts, encoding/json calls valid (a fuzz test holds it
 // to that).
 func parseJSON(in []byte, lim limits) (*document, error) {
 	p := jsonParser{in: in, lim: lim, doc: &document{nodes: make([]node, 1, min(lim.nodes/8, 64))}}
@@ -162,7 +167,7 @@ func (p *jsonParser) str() ([]byte, error) {
 				return p.in[from+1 : p.pos-1], nil
 			}
 			var s string
-			if err := json.Unmarshal(p.in[from:p.pos], &s); err != nil {
+			if err := json.Unmarshal(p.in[from:p.pos], &s); err != nil || event.HasLoneSurrogate(p.in[from:p.pos]) {
 				return nil, malformed("parse JSON: string")
 			}
 			return []byte(s), nil

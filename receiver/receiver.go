@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -156,7 +157,14 @@ func (rc *Receiver) add(c SourceConfig) {
 }
 
 // ServeHTTP serves the sources' URLs, /healthz and /readyz.
-func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) { rc.mux.ServeHTTP(w, r) }
+func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p := r.URL.Path; path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
+		// The mux would redirect, which a platform may take for success.
+		writeText(w, http.StatusNotFound, "not found\n")
+		return
+	}
+	rc.mux.ServeHTTP(w, r)
+}
 
 // NewServer makes the HTTP server that a Receiver wants to be behind: headers
 // and idle connections have deadlines, bodies get theirs from the Receiver, and

@@ -431,3 +431,21 @@ func TestLogLimit_CountsWhatItLeavesOut(t *testing.T) {
 		}
 	}
 }
+
+// A redirect could be taken for success; only the paths as configured are
+// answered.
+func TestReceiver_OtherSpellingsOfAPathAreNotRedirected(t *testing.T) {
+	rc, sink := readyReceiver(t, testClock, tokenSource())
+	good := signedRequest(t, tokenSource(), "{}", testClock)
+	at := good.URL.Path
+	for _, p := range []string{"/" + at, at + "/", "/x/.." + at, "/." + at, at + "//", "/", ""} {
+		req := signedRequest(t, tokenSource(), "{}", testClock)
+		req.URL.Path = p
+		if w, _ := serve(rc, req); w.Code != http.StatusNotFound {
+			t.Errorf("%q: status %d", p, w.Code)
+		}
+	}
+	if w, _ := serve(rc, good); w.Code != http.StatusOK || len(sink.stored()) != 1 {
+		t.Errorf("the path itself: status %d", w.Code)
+	}
+}
