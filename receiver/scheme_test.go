@@ -111,7 +111,7 @@ func TestToken_VectorsHaveTheirOutcome(t *testing.T) {
 		}
 	}
 	readJSON(t, "testdata/token.json", &file)
-	if len(file.Vectors) != 22 {
+	if len(file.Vectors) != 23 {
 		t.Fatalf("%d vectors", len(file.Vectors))
 	}
 	for _, v := range file.Vectors {
