@@ -15,8 +15,9 @@ import (
 	"idemd/dedup"
 )
 
-// lazyMachine does not sync: for tests that are not about surviving a power cut.
-func lazyMachine() *machine { return &machine{sync: noSync} }
+// lazyMachine does not sync, and keeps files small: for tests that are not about
+// surviving a power cut.
+func lazyMachine() *machine { return &machine{sync: noSync, syncNames: noSync, ahead: 4 << 10} }
 
 // makeStore writes a store with one life per count, of that many settled keys
 // each, and gives its directory. The last life ends without Close if clean is

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"idemd/event"
 )
@@ -15,8 +16,11 @@ import (
 type machine struct {
 	write      func(f *os.File, b []byte, off int64) (int, error)
 	sync       func(f *os.File) error
+	syncNames  func(dir *os.File) error // the names in a directory
 	hash       func(event.Key) event.Hash
-	journalMax int64 // a journal is sealed when it would grow past this
+	journalMax int64         // a journal is sealed when it would grow past this
+	ahead      int64         // by at least how much a journal's file reaches beyond its frames
+	checkpoint time.Duration // how long CHECKPOINT may be behind
 
 	syncs atomic.Uint64
 }
@@ -28,11 +32,20 @@ func (m *machine) fill() {
 	if m.sync == nil {
 		m.sync = datasync
 	}
+	if m.syncNames == nil {
+		m.syncNames = (*os.File).Sync
+	}
 	if m.hash == nil {
 		m.hash = func(k event.Key) event.Hash { return k.Hash }
 	}
 	if m.journalMax == 0 {
 		m.journalMax = 64 << 20
+	}
+	if m.ahead == 0 {
+		m.ahead = 256 << 10
+	}
+	if m.checkpoint == 0 {
+		m.checkpoint = time.Second
 	}
 }
 
@@ -60,7 +73,7 @@ func (m *machine) syncDir(dir string) error {
 		return fmt.Errorf("open directory: %w", err)
 	}
 	m.syncs.Add(1)
-	if err := f.Sync(); err != nil {
+	if err := m.syncNames(f); err != nil {
 		return errors.Join(&syncError{path: dir, err: err}, f.Close())
 	}
 	return f.Close()

@@ -134,7 +134,7 @@ func TestWriter_EveryFrameIsWithinItsBounds(t *testing.T) {
 			s.writer.mendAfter = time.Time{}
 			n, long := rapid.SampledFrom([]int{1, 10, maxRides - 1, maxRides, maxRecords}).Draw(rt, "requests"), 0
 			if n < maxRides && rapid.Bool().Draw(rt, "long") {
-				n, long = n%200, maxRecord-500
+				n, long = n%100, maxRecord-500
 			}
 			waits := rapid.SampledFrom([]int{1, 2, 400, maxRecords + 1}).Draw(rt, "waits")
 			s.batch(n, long, func(i int) bool { return (i+1)%waits != 0 })

@@ -263,12 +263,10 @@ func (j *journal) read(off int64) (*dedup.Record, error) {
 }
 
 // A journal's file reaches beyond its frames while it is written, by as much as
-// they take, within these bounds: fdatasync of bytes that are there already needs
-// no change of the file system, and takes half the time.
-const (
-	aheadMin = 256 << 10
-	aheadMax = 4 << 20
-)
+// they take, but not less than machine.ahead and not more than aheadMax: fdatasync
+// of bytes that are there already needs no change of the file system, and takes
+// half the time.
+const aheadMax = 4 << 20
 
 // reserve makes room for a frame of n bytes. That there is no space for the
 // zeros behind it is no error.
@@ -277,7 +275,7 @@ func (j *journal) reserve(m *machine, n int) error {
 		return nil
 	}
 	at := max(j.size, j.ahead)
-	j.ahead = j.size + int64(n) + min(max(j.size, aheadMin), aheadMax)
+	j.ahead = j.size + int64(n) + min(max(j.size, m.ahead), aheadMax)
 	zeros := make([]byte, 64<<10)
 	for ; at < j.ahead; at += int64(len(zeros)) {
 		if _, err := m.write(j.file, zeros[:min(int64(len(zeros)), j.ahead-at)], at); err != nil {

@@ -10,9 +10,6 @@ import (
 	"idemd/dedup"
 )
 
-// checkpointEvery is how long CHECKPOINT may be behind.
-const checkpointEvery = time.Second
-
 // progress is how far each handler has come.
 type progress struct {
 	mu sync.Mutex
@@ -82,7 +79,7 @@ func (s *Store) touch() {
 	}
 }
 
-// keepCheckpoint writes CHECKPOINT a second after something has changed.
+// keepCheckpoint writes CHECKPOINT a while after something has changed.
 func (s *Store) keepCheckpoint() {
 	defer close(s.idle)
 	for {
@@ -91,7 +88,7 @@ func (s *Store) keepCheckpoint() {
 		case <-s.closing:
 			return
 		}
-		wait := time.NewTimer(checkpointEvery)
+		wait := time.NewTimer(s.machine.checkpoint)
 		select {
 		case <-wait.C:
 		case <-s.closing:

@@ -12,7 +12,7 @@ import (
 
 func TestStore_PassesTheSuite(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, dir string, now func() time.Time) dedup.Store {
-		s, err := Open(t.Context(), Config{Dir: dir, Now: now})
+		s, err := open(t.Context(), Config{Dir: dir, Now: now}, lazyMachine())
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
@@ -27,7 +27,9 @@ func noSync(*os.File) error { return nil }
 func TestStore_PassesTheSuiteWhenHashesCollide(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, dir string, now func() time.Time) dedup.Store {
 		collide := func(k event.Key) event.Hash { return event.Hash{k.Hash[0] & 1} }
-		s, err := open(t.Context(), Config{Dir: dir, Now: now}, &machine{hash: collide, sync: noSync})
+		m := lazyMachine()
+		m.hash = collide
+		s, err := open(t.Context(), Config{Dir: dir, Now: now}, m)
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
