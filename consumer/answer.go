@@ -38,8 +38,8 @@ type Answer struct {
 	Class  Class
 	Reason dedup.Reason // why it is not Done; neither payload nor secret
 	// Endless: the answer says nothing about this event (a rotated token, a
-	// handler that is down). Attempts do not run out: only the replay limit ends
-	// the run.
+	// handler that is down). It uses up no attempt: only the replay limit ends the
+	// run.
 	Endless bool
 	After   time.Duration // Wait: how long, 0 when the handler did not say
 }

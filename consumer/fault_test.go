@@ -35,7 +35,7 @@ func TestPool_OrderOfStoreCopyAndAck(t *testing.T) {
 					ev := newEvent("e1")
 					h := &script{answers: []Answer{status(c.status)}}
 					if due {
-						h.answers = []Answer{status(401), status(c.status)}
+						h.answers = []Answer{{Class: NoEffect}, status(c.status)}
 					}
 					s := spec("crm", h)
 					s.Effect = c.effect

@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"container/heap"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,7 +11,7 @@ import (
 )
 
 // openDeliveries knows which deliveries are open and how far the handler has
-// come: every sequence up to settledTo is settled.
+// come: every sequence up to settledTo that ever came is settled.
 type openDeliveries struct {
 	mu        sync.Mutex
 	open      map[uint64]*queue.Delivery // by sequence; nil for one that was left and will come again
@@ -17,6 +19,9 @@ type openDeliveries struct {
 	highest   uint64                     // ever delivered
 	settledTo uint64                     // as settled said last
 }
+
+// minOrder is how many settled sequences may stay in the order in any case.
+const minOrder = 64
 
 func newOpenDeliveries() *openDeliveries {
 	return &openDeliveries{open: make(map[uint64]*queue.Delivery)}
@@ -60,12 +65,7 @@ func (o *openDeliveries) settle(seq uint64) (d *queue.Delivery, to uint64) {
 	defer o.mu.Unlock()
 	d = o.open[seq]
 	delete(o.open, seq)
-	for len(o.order) > 0 {
-		if _, open := o.open[o.order[0]]; open {
-			break
-		}
-		heap.Pop(&o.order)
-	}
+	o.prune()
 	to = o.highest
 	if len(o.order) > 0 {
 		to = o.order[0] - 1
@@ -77,7 +77,22 @@ func (o *openDeliveries) settle(seq uint64) (d *queue.Delivery, to uint64) {
 	return d, to
 }
 
-// progress is up to where everything is settled.
+// prune drops settled sequences from the order: those at its top, and all of
+// them when they are many behind one that stays open.
+func (o *openDeliveries) prune() {
+	if len(o.order) > 2*len(o.open)+minOrder {
+		o.order = slices.Collect(maps.Keys(o.open))
+		heap.Init(&o.order)
+	}
+	for len(o.order) > 0 {
+		if _, open := o.open[o.order[0]]; open {
+			return
+		}
+		heap.Pop(&o.order)
+	}
+}
+
+// progress is up to where everything that came is settled.
 func (o *openDeliveries) progress() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

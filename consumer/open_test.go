@@ -60,3 +60,23 @@ func TestOpenDeliveries_KeepsOneOfEachSequence(t *testing.T) {
 		t.Errorf("settled %v, %d", d, to)
 	}
 }
+
+// One delivery that stays open for long does not keep all that came after it.
+func TestOpenDeliveries_OrderIsBoundedByWhatIsOpen(t *testing.T) {
+	o := newOpenDeliveries()
+	o.begin(1)
+	o.add(delivery(1))
+	for seq := uint64(2); seq <= 10_000; seq++ {
+		o.add(delivery(seq))
+		if _, to := o.settle(seq); to != 0 {
+			t.Fatalf("progress is %d", to)
+		}
+	}
+	if n := len(o.order); n > minOrder+4 {
+		t.Errorf("%d sequences are kept for one open delivery", n)
+	}
+	o.add(delivery(10_001))
+	if _, to := o.settle(1); to != 10_000 {
+		t.Errorf("progress is %d, want 10000", to)
+	}
+}

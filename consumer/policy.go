@@ -55,7 +55,7 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 	case a.Class == Wait:
 		return s.again(a, f, false, min(orDefault(a.After, defaultWait), maxWait))
 	case a.Class == NoEffect && a.Endless:
-		return s.again(a, f, true, backoff(s.Retry, f.attempts+1))
+		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case a.Class != NoEffect && f.effect == dedup.Irrevocable:
 		return settlement{action: doubt, counts: true, park: true, reason: a.Reason}
 	case f.attempts+1 >= s.MaxAttempts():
@@ -97,6 +97,15 @@ func backoff(retry []time.Duration, attempts int) time.Duration {
 		retry = DefaultRetry()
 	}
 	return retry[min(max(attempts, 1), len(retry))-1]
+}
+
+// patience is the delay after an answer that says nothing about the event: as
+// long as the run has been tried already, within the first and the last delay.
+func patience(retry []time.Duration, age time.Duration) time.Duration {
+	if len(retry) == 0 {
+		retry = DefaultRetry()
+	}
+	return max(min(age, retry[len(retry)-1]), retry[0])
 }
 
 // jitter spreads d over d to d*(1+share): never early.

@@ -73,9 +73,11 @@ func TestSpec_Decide(t *testing.T) {
 	}
 	doubted := settlement{action: doubt, counts: true, park: true, reason: why}
 	const limit = 14 * 24 * time.Hour
-	late := settlement{action: bury, counts: true, park: true, reason: dedup.Reason{
-		Code: "c", Detail: "d, first seen longer ago than the replay limit of 336h0m0s",
-	}}
+	late := func(counts bool) settlement {
+		return settlement{action: bury, counts: counts, park: true, reason: dedup.Reason{
+			Code: "c", Detail: "d, first seen longer ago than the replay limit of 336h0m0s",
+		}}
+	}
 	for _, c := range []struct {
 		name     string
 		answer   Answer
@@ -99,11 +101,14 @@ func TestSpec_Decide(t *testing.T) {
 		{"far beyond", unknown, dedup.Retryable, 40, 0, 0, after(41)},
 		{"no effect, irrevocable", noEffect, dedup.Irrevocable, 0, 0, 0, again(true, 10*time.Second)},
 		{"no effect, exhausted", noEffect, dedup.Irrevocable, 4, 0, 0, after(5)},
-		{"endless", endless, dedup.Irrevocable, 0, 0, 0, again(true, 10*time.Second)},
-		{"endless, not exhausted", endless, dedup.Retryable, 40, 0, 0, again(true, 10*time.Minute)},
-		{"endless, at the limit", endless, dedup.Retryable, 0, limit - 10*time.Second, 0, again(true, 10*time.Second)},
-		{"endless, over the limit", endless, dedup.Retryable, 0, limit - 10*time.Second + 1, 0, late},
-		{"jitter goes over the limit", unknown, dedup.Retryable, 0, limit - 10*time.Second, 0.1, late},
+		{"endless", endless, dedup.Irrevocable, 0, 0, 0, again(false, 10*time.Second)},
+		{"endless, for a while", endless, dedup.Retryable, 0, time.Minute, 0, again(false, time.Minute)},
+		{"endless, for long", endless, dedup.Retryable, 0, time.Hour, 0, again(false, 10*time.Minute)},
+		{"endless, last attempt", endless, dedup.Retryable, 4, 0, 0, again(false, 10*time.Second)},
+		{"endless, clock went back", endless, dedup.Retryable, 0, -time.Hour, 0, again(false, 10*time.Second)},
+		{"endless, at the limit", endless, dedup.Retryable, 0, limit - 10*time.Minute, 0, again(false, 10*time.Minute)},
+		{"endless, over the limit", endless, dedup.Retryable, 0, limit - 10*time.Minute + 1, 0, late(false)},
+		{"jitter goes over the limit", unknown, dedup.Retryable, 0, limit - 10*time.Second, 0.1, late(true)},
 		{"wait", Answer{Class: Wait, Reason: why, After: time.Minute}, dedup.Irrevocable, 9, 0, 0, again(false, time.Minute)},
 		{"wait, unsaid", Answer{Class: Wait, Reason: why}, dedup.Retryable, 0, 0, 0, again(false, 30*time.Second)},
 		{"wait, capped", Answer{Class: Wait, Reason: why, After: 9 * time.Hour}, dedup.Retryable, 0, 0, 0, again(false, time.Hour)},

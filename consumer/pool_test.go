@@ -108,7 +108,9 @@ func TestPool_EndlessAnswerEndsAtTheReplayLimit(t *testing.T) {
 		ev := newEvent("e1")
 		r.publish(ev)
 		time.Sleep(40 * time.Minute)
-		r.wantState("crm", ev, dedup.Waiting, "http-404")
+		if rec := r.wantState("crm", ev, dedup.Waiting, "http-404"); rec.Attempts != 0 {
+			t.Errorf("%d attempts are used up", rec.Attempts)
+		}
 		if n := len(h.seen()); n < 6 {
 			t.Errorf("%d attempts in 40 minutes", n)
 		}
