@@ -139,7 +139,10 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	empty := s.sealAll(&names)
+	empty, err := s.sealAll(&names)
+	if err != nil {
+		return err
+	}
 	if err := s.index.count(); err != nil {
 		return &DataError{Path: s.cfg.Dir, Err: ErrDamaged, Detail: err.Error()}
 	}
@@ -157,7 +160,11 @@ func (s *Store) start(ctx context.Context) error {
 
 // sealAll makes names say that no journal is written any more. Those without a
 // record it leaves out and gives back, to be removed once MANIFEST says so.
-func (s *Store) sealAll(names *manifest) (empty []*journal) {
+//
+// The others are on stable storage when it returns: what a process had written
+// and not synced when it was killed is read like the rest, and a power cut after
+// this start must not take away what was decided from it.
+func (s *Store) sealAll(names *manifest) (empty []*journal, err error) {
 	var kept []fileEntry
 	for _, f := range names.Files {
 		n, _ := journalNumber(f.Name)
@@ -168,10 +175,15 @@ func (s *Store) sealAll(names *manifest) (empty []*journal) {
 			empty = append(empty, j)
 			continue
 		}
+		if !f.Sealed {
+			if err := s.machine.syncFile(j.file); err != nil {
+				return nil, err
+			}
+		}
 		kept = append(kept, sealedEntry(j))
 	}
 	names.Files = kept
-	return empty
+	return empty, nil
 }
 
 // begin makes the new epoch and the new journal durable before anything is

@@ -52,3 +52,23 @@ func TestOpen_RefusesAClockThatIsDecadesAhead(t *testing.T) {
 	}
 	wantClock(dir, at(0)) // there is no number left
 }
+
+// A process is killed between write and sync, the next one reads what it wrote,
+// and then the power is cut: what was decided from the record must not outlive it.
+func TestOpen_SyncsTheNewestJournalBeforeItIsSealed(t *testing.T) {
+	dir := makeStore(t, false, 1, 1)
+	path := filepath.Join(dir, journalName(2))
+	ends := frames(t, path)
+	writeFile(t, path, readFile(t, path)[:ends[len(ends)-1]]) // not torn: nothing is cut
+	var synced []string
+	m := lazyMachine()
+	m.sync = func(f *os.File) error {
+		synced = append(synced, filepath.Base(f.Name()))
+		return nil
+	}
+	openWith(t, Config{Dir: dir}, m)
+	want := []string{journalName(2), journalName(3), manifestName + ".tmp"}
+	if len(synced) < 3 || !slices.Equal(synced[:3], want) {
+		t.Errorf("synced %v, want %v first", synced, want)
+	}
+}
