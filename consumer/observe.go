@@ -62,7 +62,7 @@ type Snapshot struct {
 	LastReason  dedup.Reason      `json:"last_reason"`  // of the last attempt that was not done
 	Oldest      time.Time         `json:"oldest"`       // when the oldest open delivery was stored; zero when none is open
 	Paused      bool              `json:"paused"`       // nothing is taken: the claim store does not answer
-	SettledTo   uint64            `json:"settled_to"`   // every delivery up to here is settled
+	SettledTo   uint64            `json:"settled_to"`   // every delivery up to here that came is settled; what is saved, Progress tells
 }
 
 // snapshot gives the counts.

@@ -33,6 +33,13 @@ const (
 	pollEvery     = time.Second      // for what nobody signals
 )
 
+// The pauses of saving the progress.
+const (
+	firstSave = 100 * time.Millisecond // an ack counts a moment after it was sent
+	lastSave  = 2 * time.Second        // how long Run waits at its end for the last acks
+	saveStep  = 10 * time.Millisecond  // between two looks in that time
+)
+
 // Config is what a pool needs.
 type Config struct {
 	Spec    Spec
@@ -43,6 +50,8 @@ type Config struct {
 	AckWait time.Duration      // queue.DefaultAckWait when 0; open deliveries are marked three times in it
 	Observe *Observe           // counts; own ones when nil
 	Fault   func(point string) // crash points; nil in production
+
+	lost func(seq uint64) bool // for tests: the delivery never arrives; nil in production
 }
 
 // Pool runs one handler. A process has at most one pool per handler id at a
@@ -57,7 +66,9 @@ type Pool struct {
 	obs      *Observe
 	fault    func(string)
 	reaper   *reaper
+	lost     func(seq uint64) bool
 	consumer *queue.Consumer
+	progress *progress
 
 	open   *openDeliveries
 	claims *claims
@@ -90,7 +101,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	})
 	p := &Pool{
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
-		log:     r.log,
+		log: r.log, lost: cfg.lost,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now},
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
@@ -117,6 +128,7 @@ func (p *Pool) consume(ctx context.Context) error {
 	}
 	start := StartSeq(progress, state.LastSeq)
 	p.open.begin(start)
+	p.progress = newProgress(progress.FirstSeq, start-1)
 	p.consumer, err = p.queue.Consume(ctx, queue.ConsumerConfig{
 		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
 		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
@@ -140,6 +152,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	var watch, loops, work sync.WaitGroup
 	watch.Go(func() { p.watch(taking, running, stopTaking, abort) })
 	watch.Go(func() { p.mark(running) })
+	watch.Go(func() { p.saveProgress(running) })
 	var fetchErr, dueErr error
 	loops.Go(func() { defer stopTaking(); fetchErr = p.fetch(taking) })
 	loops.Go(func() { defer stopTaking(); dueErr = p.wakeUps(taking, running) })
@@ -149,6 +162,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	loops.Wait()
 	work.Wait()
 	p.drain()
+	p.saveLast(running)
+
 	abort()
 	watch.Wait()
 	return errors.Join(fetchErr, dueErr, p.release())
@@ -239,6 +254,9 @@ func (p *Pool) fetch(ctx context.Context) error {
 			if sleep(ctx, pollEvery) != nil {
 				return nil
 			}
+			continue
+		}
+		if p.lost != nil && p.lost(d.Seq) {
 			continue
 		}
 		if !p.open.add(d) {

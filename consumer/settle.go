@@ -229,7 +229,7 @@ func (p *Pool) finish(r *run) {
 		}
 	}
 	if to > 0 {
-		p.store.Settle(p.spec.ID, to)
+		p.progress.rose()
 	}
 }
 
