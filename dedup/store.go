@@ -17,6 +17,10 @@ var (
 	// ErrUnavailable is returned when it is not known whether the operation is
 	// on stable storage. The same operation may be tried again.
 	ErrUnavailable = errors.New("claim store is unavailable")
+	// ErrDamaged is returned when the key's record cannot be read. Nothing was
+	// decided or changed, trying again will not help, and other keys are not
+	// concerned.
+	ErrDamaged = errors.New("claim record cannot be read")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("claim store is closed")
 )
@@ -62,19 +66,22 @@ type Stats struct {
 type Store interface {
 	// Do applies op to key's record and returns when the result is on stable
 	// storage, or at once where Result.Ride allows it. It returns ErrFenced
-	// (with the record as it stands), ErrUnavailable or ErrClosed.
+	// (with the record as it stands), ErrDamaged, ErrUnavailable or ErrClosed.
 	Do(ctx context.Context, key event.Key, op Op) (Result, error)
 
-	// Get gives key's record. False means that there is none, or an expired one.
+	// Get gives key's record. False means that there is none, or an expired one. It
+	// returns ErrDamaged or ErrClosed.
 	Get(ctx context.Context, key event.Key) (Record, bool, error)
 
 	// List gives up to limit open records after cursor ("" begins), oldest
-	// change first, and the cursor of the next page, "" at the end.
+	// change first, and the cursor of the next page, "" at the end. A record that
+	// cannot be read is left out: only its own key suffers.
 	List(ctx context.Context, f Filter, cursor string, limit int) ([]Record, string, error)
 
 	// Due gives up to limit records of handler whose WakeAt is now or past, each
 	// at most once in RearmAfter, soonest first; and the time of the next one
-	// after them, 0 when there is none.
+	// after them, 0 when there is none. A record that cannot be read is left out, and
+	// tried again after RearmAfter.
 	Due(ctx context.Context, handler string, now Time, limit int) ([]Record, Time, error)
 
 	// Wake is signalled when one of handler's records is due sooner than what

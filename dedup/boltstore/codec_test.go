@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,30 +153,78 @@ func TestGet_ReadsLongRecords(t *testing.T) {
 	}
 }
 
-func TestGet_ADamagedRecordIsAnError(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "dedup")
-	s := openTest(t, Config{Dir: dir})
-	r := settle(t, s, "1")
-	path := filepath.Join(dir, journalName(1))
-	b := readFile(t, path)
-	b[frames(t, path)[2]-3] ^= 1
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+// damage flips a bit of a running store's record.
+func damage(t *testing.T, s *Store, r *dedup.Record) {
+	t.Helper()
+	_, place, err := s.find(r.Key.Hash, r.Key.Tuple)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt(b, 0); err != nil {
+	at := s.locate(place)
+	b := make([]byte, 1)
+	if _, err := at.journal.file.ReadAt(b, at.off+recordHead+20); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
+	b[0] ^= 1
+	if _, err := at.journal.file.WriteAt(b, at.off+recordHead+20); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Get(t.Context(), r.Key); !errors.Is(err, ErrDamaged) {
+}
+
+func wantDamaged(t *testing.T, s *Store, key event.Key) {
+	t.Helper()
+	_, _, err := s.Get(t.Context(), key)
+	if !errors.Is(err, dedup.ErrDamaged) || !errors.Is(err, ErrDamaged) {
 		t.Errorf("get: %v", err)
 	}
-	if _, err := s.Do(t.Context(), r.Key, durable); !errors.Is(err, dedup.ErrUnavailable) {
-		t.Errorf("do: %v", err)
+	res, err := s.Do(t.Context(), key, durable)
+	if !errors.Is(err, dedup.ErrDamaged) || errors.Is(err, dedup.ErrUnavailable) || res != (dedup.Result{}) {
+		t.Errorf("do: %+v, %v", res, err)
 	}
+}
+
+func TestStore_ADamagedRecordIsAnErrorOfItsKey(t *testing.T) {
+	s := openTest(t, Config{Dir: filepath.Join(t.TempDir(), "dedup")})
+	r := settle(t, s, "1")
+	damage(t, s, &r)
+	wantDamaged(t, s, r.Key)
 	if err := s.Check(t.Context()); !errors.Is(err, errCheck) {
 		t.Errorf("check: %v", err)
+	}
+	settle(t, s, "2")
+}
+
+func TestStore_ADamagedRecordDoesNotHideItsNeighbours(t *testing.T) {
+	var log bytes.Buffer
+	s := openTest(t, Config{Dir: filepath.Join(t.TempDir(), "dedup"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var records []dedup.Record
+	for i := range 3 {
+		key := testKey("crm", fmt.Sprint("secret", i))
+		records = append(records, mustDo(t, s, key, dedup.Put{State: dedup.Waiting, Due: dedup.Time(i + 1)}).Record)
+	}
+	damage(t, s, &records[1])
+	neighbours := []dedup.Record{records[0], records[2]}
+	if got, next, err := s.Due(t.Context(), "crm", 10, 10); err != nil || !slices.Equal(got, neighbours) || next == 0 {
+		t.Errorf("due: %+v, next %d, %v", got, next, err)
+	}
+	var listed []dedup.Record
+	for cursor, pages := "", 0; cursor != "" || pages == 0; pages++ {
+		page, next, err := s.List(t.Context(), dedup.Filter{}, cursor, 1)
+		if err != nil || pages > 3 {
+			t.Fatalf("list: page %d, %v", pages, err)
+		}
+		listed, cursor = append(listed, page...), next
+	}
+	if !slices.Equal(listed, neighbours) {
+		t.Errorf("list: %+v", listed)
+	}
+	wantDamaged(t, s, records[1].Key)
+	if n := strings.Count(log.String(), "record cannot be read"); n != 3 || strings.Contains(log.String(), "secret") {
+		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+	}
+	for _, r := range neighbours {
+		if v := mustDo(t, s, r.Key, durable).Verdict; v != dedup.Granted {
+			t.Errorf("a neighbour is %v", v)
+		}
 	}
 }

@@ -31,11 +31,16 @@ func (s *Store) locate(r ref) located {
 	return located{journal: s.journals[r.journal()], off: r.offset()}
 }
 
+// load gives the record. The error is dedup.ErrDamaged.
 func (l located) load() (*dedup.Record, error) {
 	if l.rec != nil {
 		return l.rec, nil
 	}
-	return l.journal.read(l.off)
+	rec, err := l.journal.read(l.off)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", dedup.ErrDamaged, err)
+	}
+	return rec, nil
 }
 
 // find gives the latest record of a key and its ref, for the writer: it alone
@@ -104,11 +109,7 @@ func (s *Store) List(ctx context.Context, f dedup.Filter, cursor string, limit i
 		after = n
 	}
 	page, next := s.page(f, after, limit)
-	out, err := loadAll(page)
-	if err != nil {
-		return nil, "", fmt.Errorf("list records: %w", err)
-	}
-	return out, next, nil
+	return s.loadAll(page), next, nil
 }
 
 // page gives the first limit records that f chooses and that were written after
@@ -150,16 +151,18 @@ func (s *Store) chosen(f dedup.Filter, slot *slot) bool {
 		(!f.DeadOnly || slot.state == dedup.Started && slot.owner == dedup.InProc && slot.fence.Epoch() < s.epoch)
 }
 
-func loadAll(places []located) ([]dedup.Record, error) {
+// loadAll gives the records that can be read.
+func (s *Store) loadAll(places []located) []dedup.Record {
 	out := make([]dedup.Record, 0, len(places))
 	for _, l := range places {
 		rec, err := l.load()
 		if err != nil {
-			return nil, err
+			s.cfg.Logger.Error("record left out", "error", err)
+			continue
 		}
 		out = append(out, *rec)
 	}
-	return out, nil
+	return out
 }
 
 // Due implements dedup.Store.
@@ -177,11 +180,7 @@ func (s *Store) Due(ctx context.Context, handler string, now dedup.Time, limit i
 		}
 	}
 	s.mu.Unlock()
-	out, err := loadAll(places)
-	if err != nil {
-		return nil, next, fmt.Errorf("load due records: %w", err)
-	}
-	return out, next, nil
+	return s.loadAll(places), next, nil
 }
 
 // Wake implements dedup.Store.

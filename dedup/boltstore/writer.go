@@ -190,8 +190,8 @@ func (w *writer) decide(r *request, now dedup.Time) {
 	hash := w.s.machine.hash(r.key)
 	cur, old, same, err := w.current(hash, r.key.Tuple)
 	if err != nil {
-		w.s.cfg.Logger.Error("record cannot be read", "error", err)
-		r.err = fmt.Errorf("%w: %w", dedup.ErrUnavailable, err)
+		w.s.cfg.Logger.Error("record not decided upon", "error", err)
+		r.err = err
 		w.answer = append(w.answer, r)
 		return
 	}
