@@ -32,21 +32,24 @@ type Options struct {
 // App is one idemd process: New starts it up to the point where events could be
 // taken, Run takes them.
 type App struct {
-	cfg     *Config
-	opts    Options
-	log     *slog.Logger
-	began   time.Time
-	specs   []consumer.Spec
-	dir     *dataDir
-	addr    string // the receiver's
-	recv    *receiver.Receiver
-	drain   func(context.Context) error // ends the receiver; may be called twice
-	store   *boltstore.Store
-	queue   *queue.Queue
-	pools   []*consumer.Pool
-	failed  chan error // the first error that ends the process
-	running sync.WaitGroup
-	down    teardown
+	cfg    *Config
+	opts   Options
+	log    *slog.Logger
+	began  time.Time
+	specs  []consumer.Spec
+	dir    *dataDir
+	addr   string // the receiver's
+	recv   *receiver.Receiver
+	drain  func(context.Context) error // ends the receiver; may be called twice
+	socket string                      // path of the admin API's
+	store  *boltstore.Store
+	queue  *queue.Queue
+	pools  []*consumer.Pool
+	failed chan error // the first error that ends the process
+
+	closeAdmin func(context.Context) error
+	running    sync.WaitGroup
+	down       teardown
 }
 
 // New does, in this order, what has to be done before events are taken. The
@@ -58,7 +61,10 @@ type App struct {
 // queue is synced before its last sequence counts as durable; runs of dead
 // epochs are settled before any consumer can ask for them.
 func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
-	a := &App{cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1)}
+	a := &App{
+		cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1),
+		closeAdmin: func(context.Context) error { return nil },
+	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -76,10 +82,19 @@ func (a *App) open(ctx context.Context) error {
 	if a.specs, err = a.cfg.Specs(a.log); err != nil {
 		return err
 	}
+	if a.socket, err = a.cfg.SocketPath(); err != nil {
+		return err
+	}
 	if a.dir, err = openDataDir(a.cfg.DataDir); err != nil {
 		return err
 	}
 	a.down.onStop("data directory", func(context.Context) error { return a.dir.unlock() })
+	if admin.Answers(a.socket) {
+		return &OperatorError{
+			What: "another idemd is running on this data directory, though its LOCK is free: the file was deleted or replaced", Where: a.dir.path,
+			Hint: "stop that idemd first; LOCK is never stale, leave it alone",
+		}
+	}
 	if err := a.listen(sources); err != nil {
 		return err
 	}
@@ -95,6 +110,8 @@ func (a *App) open(ctx context.Context) error {
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
 	}
+	// The command line is answered until the last run has ended.
+	a.down.onStop("admin", func(ctx context.Context) error { return a.closeAdmin(ctx) })
 	if err := a.openPools(ctx); err != nil {
 		return err
 	}
@@ -159,7 +176,7 @@ func (a *App) openStore(ctx context.Context) error {
 		return fmt.Errorf("read host name: %w", err)
 	}
 	a.store, err = boltstore.Open(ctx, boltstore.Config{
-		Dir: a.dir.dedupPath(), MustExist: !a.dir.first(), Host: host,
+		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host,
 		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
 	})
 	var damage *boltstore.DataError
@@ -167,9 +184,15 @@ func (a *App) openStore(ctx context.Context) error {
 	case errors.As(err, &damage):
 		return &OperatorError{What: "cannot use the claim store", Where: a.dir.dedupPath(), Err: damage, Hint: damage.Hint()}
 	case err != nil:
-		return err
+		return a.dir.unusable("claim store", a.dir.dedupPath(), err)
 	}
 	a.down.onStop("claim store", func(context.Context) error { return a.store.Close() })
+	if !a.dir.first() && a.dir.version.Incarnation != a.store.Incarnation() {
+		return &OperatorError{
+			What: "claim store and VERSION are from different data directories", Where: a.dir.path,
+			Hint: "restore the whole directory from one backup; halves of two do not know the same events",
+		}
+	}
 	return nil
 }
 
@@ -179,36 +202,26 @@ func (a *App) openQueue(ctx context.Context) error {
 		return err
 	}
 	a.queue, err = queue.Open(ctx, queue.Config{
-		Dir: a.dir.queuePath(), MaxBytes: bytes,
+		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
 		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
 	})
 	if err != nil {
-		return &OperatorError{
-			What: "cannot open the queue", Where: a.dir.queuePath(), Err: err,
-			Hint: "the error says what is wrong; if files are damaged, restore the data directory from a backup",
-		}
+		return a.dir.unusable("queue", a.dir.queuePath(), err)
 	}
 	a.down.onStop("queue", a.queue.Close)
 	return nil
 }
 
-// sealDir makes sure that claim store and queue belong together, and says so in
-// VERSION.
+// sealDir says in VERSION that claim store and queue belong together.
 func (a *App) sealDir(ctx context.Context) error {
 	st, err := a.queue.State(ctx)
 	if err != nil {
 		return err
 	}
-	switch {
-	case a.dir.first() && (st.LastSeq > 0 || a.store.Stats().LastNumber > 0):
+	if a.dir.first() && (st.LastSeq > 0 || a.store.Stats().LastNumber > 0) {
 		return &OperatorError{
 			What: "the file VERSION is missing, though the data directory is in use", Where: a.dir.path,
 			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
-		}
-	case !a.dir.first() && a.dir.version.Incarnation != a.store.Incarnation():
-		return &OperatorError{
-			What: "claim store and VERSION are from different data directories", Where: a.dir.path,
-			Hint: "restore the whole directory from one backup; halves of two do not know the same events",
 		}
 	}
 	return a.dir.seal(a.store.Incarnation(), a.store.Epoch())
@@ -250,18 +263,14 @@ func (a *App) stopPools(ctx context.Context) error {
 }
 
 func (a *App) listenAdmin() error {
-	path, err := a.cfg.SocketPath()
-	if err != nil {
-		return err
-	}
-	l, err := admin.Listen(path)
+	l, err := admin.Listen(a.socket)
 	if err != nil {
 		return &OperatorError{
-			What: "cannot listen for the command line", Where: path, Err: err,
-			Hint: "make the directory writable for the user that runs idemd",
+			What: "cannot listen for the command line", Where: a.socket, Err: err,
+			Hint: "make the directory writable for the user that runs idemd, and remove what stands in the way",
 		}
 	}
-	a.down.onStop("admin", a.serve("admin", admin.NewServer(a.backend()).HTTP(), l))
+	a.closeAdmin = a.serve("admin", admin.NewServer(a.backend()).HTTP(), l)
 	return nil
 }
 

@@ -97,6 +97,22 @@ func (d *dataDir) queuePath() string { return filepath.Join(d.path, "queue") }
 
 func (d *dataDir) dedupPath() string { return filepath.Join(d.path, "dedup") }
 
+// hasQueue reports whether a start came as far as making the queue. The claim
+// store is made before it.
+func (d *dataDir) hasQueue() bool {
+	_, err := os.Stat(d.queuePath())
+	return err == nil
+}
+
+// unusable says what to do about a half of the directory that cannot be opened.
+func (d *dataDir) unusable(what, where string, err error) error {
+	hint := "the error says what is wrong; if files are damaged or lost, restore the whole data directory from a backup"
+	if errors.Is(err, fs.ErrPermission) {
+		hint = "give the whole data directory to the user that runs idemd (chown -R)"
+	}
+	return &OperatorError{What: "cannot open the " + what, Where: where, Err: err, Hint: hint}
+}
+
 // first reports whether the directory never finished a start.
 func (d *dataDir) first() bool { return d.version.Format == 0 }
 

@@ -53,6 +53,10 @@ func (a *App) status(ctx context.Context) admin.Status {
 			h.Pending = pending
 		}
 		st.Handlers = append(st.Handlers, h)
+		if n := h.Counters["park_errors"]; n > 0 {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("handler %s could not store %d copies of events for dead letters and doubts at once: "+
+				"settle some (idemd dead list, idemd doubt list), or raise [queue] max_bytes", h.Name, n))
+		}
 	}
 	return st
 }
@@ -98,20 +102,15 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 }
 
 // explain says why a handler did what it did with an event.
-func (a *App) explain(ctx context.Context, handler string, m queue.Message, rec *dedup.Record) admin.Explanation {
+func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *dedup.Record) admin.Explanation {
 	for i := range a.specs {
 		spec := &a.specs[i]
 		if spec.ID != handler {
 			continue
 		}
-		// A handler that has begun keeps its progress: this only reads it.
-		progress, err := a.store.Begin(ctx, spec.ID, m.Seq)
-		if err != nil {
-			return admin.Explanation{State: "unknown", Text: "The claim store does not answer: " + err.Error() + "."}
-		}
 		why := consumer.Why{
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
-			Seq: m.Seq, Record: rec, Progress: progress, Now: time.Now(),
+			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
 		}
 		state := dedup.Free
 		if rec != nil {

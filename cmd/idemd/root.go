@@ -58,7 +58,7 @@ type cli struct {
 
 // run executes a command line and gives its exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	c := &cli{program: programName(args[0]), stdin: stdin, stdout: stdout, stderr: stderr}

@@ -23,7 +23,7 @@ func (c *cli) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "receive events and run the handlers",
-		Long: `Receive events and run the handlers until SIGINT or SIGTERM; then let running
+		Long: `Receive events and run the handlers until SIGINT, SIGTERM or SIGHUP; then let running
 attempts end and stop. A second signal ends the process at once, as a crash
 would: nothing that was answered is lost.
 
