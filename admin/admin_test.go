@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 		return func(s, typ string) bool { return s == source && typ != "unwanted" }
 	}
 	server := admin.NewServer(admin.Backend{
-		Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id"},
+		Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"},
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Handlers: []admin.Handler{
 			{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id")},
@@ -205,7 +205,7 @@ func TestEvents_FiltersChoose(t *testing.T) {
 	}{
 		"source by name": {admin.EventFilter{Source: "shop"}, []string{"c", "b", "a"}},
 		"source by id":   {admin.EventFilter{Source: "shop-id"}, []string{"c", "b", "a"}},
-		"other source":   {admin.EventFilter{Source: "wecom"}, nil},
+		"quiet source":   {admin.EventFilter{Source: "wecom"}, nil},
 		"exact type":     {admin.EventFilter{Type: "order.paid"}, []string{"a"}},
 		"type glob":      {admin.EventFilter{Type: "order.*"}, []string{"b", "a"}},
 		"unrouted":       {admin.EventFilter{Unrouted: true}, []string{"c"}},
@@ -283,6 +283,8 @@ func TestEvent_SaysWhatIsWrongWithAName(t *testing.T) {
 	wantError(t, err, admin.CodeBadRequest, "too short")
 	_, err = w.client.Event(t.Context(), "a", "", time.Nanosecond, false)
 	wantError(t, err, admin.CodeNotFound, "no event")
-	_, err = w.client.Event(t.Context(), "a", "elsewhere", 0, false)
+	_, err = w.client.Event(t.Context(), "a", "wecom", 0, false)
 	wantError(t, err, admin.CodeNotFound, "no event")
+	_, err = w.client.Event(t.Context(), "a", "elsewhere", 0, false)
+	wantError(t, err, admin.CodeNotFound, `no source "elsewhere"`)
 }

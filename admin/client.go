@@ -24,7 +24,9 @@ type Client struct {
 // NewClient makes a client for the daemon that listens on the unix socket at
 // path. Nothing is connected yet.
 func NewClient(path string) *Client {
-	return &Client{http: &http.Client{Transport: &http.Transport{
+	// A path that leads elsewhere than where it was sent to is not followed.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{http: &http.Client{CheckRedirect: stay, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 			switch {
@@ -67,19 +69,19 @@ func (c *Client) Event(ctx context.Context, ref, source string, since time.Durat
 	if body {
 		q.Set("body", "true")
 	}
-	return call[EventDetail](ctx, c, http.MethodGet, "/v1/events/"+url.PathEscape(ref), q, nil)
+	return one[EventDetail](ctx, c, http.MethodGet, "/v1/events/", ref, "", q, nil)
 }
 
 // Why explains the event that ref names, as in Event.
 func (c *Client) Why(ctx context.Context, ref, source string, since time.Duration) (Why, error) {
 	q := EventFilter{Source: source, Since: since}.query()
-	return call[Why](ctx, c, http.MethodGet, "/v1/events/"+url.PathEscape(ref)+"/why", q, nil)
+	return one[Why](ctx, c, http.MethodGet, "/v1/events/", ref, "/why", q, nil)
 }
 
 // Tail calls fn for each event that is stored from now on, until ctx ends, fn
 // returns an error, or idemd stops.
 func (c *Client) Tail(ctx context.Context, f EventFilter, fn func(Event) error) error {
-	resp, err := c.do(ctx, http.MethodGet, "/v1/events/tail", f.query(), nil)
+	resp, err := c.do(ctx, http.MethodGet, "/v1/tail", f.query(), nil)
 	if err != nil {
 		return err
 	}
@@ -106,12 +108,12 @@ func (c *Client) Runs(ctx context.Context, list List, f RunFilter, cursor string
 
 // Run gives one run of a list by its id or a unique beginning of it.
 func (c *Client) Run(ctx context.Context, list List, id string) (Run, error) {
-	return call[Run](ctx, c, http.MethodGet, "/v1/runs/"+string(list)+"/"+url.PathEscape(id), nil, nil)
+	return one[Run](ctx, c, http.MethodGet, "/v1/runs/"+string(list)+"/", id, "", nil, nil)
 }
 
 // Resolve decides about one run and gives it as it is then.
 func (c *Client) Resolve(ctx context.Context, list List, id string, r Resolve) (Run, error) {
-	return call[Run](ctx, c, http.MethodPost, "/v1/runs/"+string(list)+"/"+url.PathEscape(id), nil, r)
+	return one[Run](ctx, c, http.MethodPost, "/v1/runs/"+string(list)+"/", id, "", nil, r)
 }
 
 // ResolveAll decides about every run of a list that f chooses.
@@ -143,6 +145,16 @@ func setQuery(q url.Values, name, value string) {
 	if value != "" {
 		q.Set(name, value)
 	}
+}
+
+// one calls about the thing that word names. What would make another path of the
+// one it stands in names nothing.
+func one[T any](ctx context.Context, c *Client, method, before, word, after string, query url.Values, body any) (v T, err error) {
+	switch word {
+	case "", ".", "..":
+		return v, &Error{CodeBadRequest, fmt.Sprintf("%q names nothing", word), "give an id"}
+	}
+	return call[T](ctx, c, method, before+url.PathEscape(word)+after, query, body)
 }
 
 func call[T any](ctx context.Context, c *Client, method, path string, query url.Values, body any) (v T, err error) {

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -45,15 +46,48 @@ type eventFilter struct {
 
 func (s *Server) filterOf(r *http.Request) (eventFilter, error) {
 	q := r.URL.Query()
-	f := eventFilter{source: q.Get("source"), typ: q.Get("type"), unrouted: q.Get("unrouted") == "true"}
-	if id, ok := s.b.Sources[f.source]; ok {
-		f.source = id
+	source, err := s.sourceID(q.Get("source"))
+	if err != nil {
+		return eventFilter{}, err
 	}
+	f := eventFilter{source: source, typ: q.Get("type"), unrouted: q.Get("unrouted") == "true"}
 	since, err := sinceOf(r, 0)
 	if err == nil && since > 0 {
 		f.oldest = time.Now().Add(-since)
 	}
 	return f, err
+}
+
+// sourceID gives the id of a configured source by name or id; of "" it is "".
+func (s *Server) sourceID(word string) (string, error) {
+	if id, ok := s.b.Sources[word]; ok {
+		return id, nil
+	}
+	if word == "" {
+		return "", nil
+	}
+	for _, id := range s.b.Sources {
+		if id == word {
+			return id, nil
+		}
+	}
+	return "", &Error{CodeNotFound, fmt.Sprintf("there is no source %q", word), knownHint("source", slices.Collect(maps.Keys(s.b.Sources)))}
+}
+
+// knownHint lists what could have been meant.
+func knownHint(what string, known []string) string {
+	if len(known) == 0 {
+		return "no " + what + " is configured"
+	}
+	slices.Sort(known)
+	for i, name := range known {
+		known[i] = strconv.Quote(name)
+	}
+	return "known: " + strings.Join(slices.Compact(known), ", ")
+}
+
+func badCursor(cursor string) error {
+	return &Error{CodeBadRequest, fmt.Sprintf("%q is not a cursor of this list", cursor), "take it from the page before"}
 }
 
 func (s *Server) wants(f eventFilter, ev *event.Event) bool {
@@ -80,7 +114,7 @@ func (s *Server) listEvents(r *http.Request) (any, error) {
 	var from uint64
 	if cursor := r.URL.Query().Get("cursor"); cursor != "" {
 		if from, err = strconv.ParseUint(cursor, 10, 64); err != nil || from == 0 {
-			return nil, &Error{CodeBadRequest, fmt.Sprintf("%q is not a cursor of this list", cursor), "take it from the page before"}
+			return nil, badCursor(cursor)
 		}
 	}
 	page := Page[Event]{Items: []Event{}}

@@ -40,10 +40,9 @@ func (s *Server) find(r *http.Request) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := r.URL.Query()
-	source := q.Get("source")
-	if id, ok := s.b.Sources[source]; ok {
-		source = id
+	source, err := s.sourceID(r.URL.Query().Get("source"))
+	if err != nil {
+		return nil, err
 	}
 	if seq, err := strconv.ParseUint(word, 10, 64); err == nil && source == "" {
 		m, err := s.b.Queue.Get(r.Context(), seq)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,12 +75,29 @@ func (s *Server) runsOf(r *http.Request) (List, dedup.Filter, error) {
 	q := r.URL.Query()
 	f := dedup.Filter{States: []dedup.State{state}, Handler: q.Get("handler"), Reason: q.Get("reason")}
 	if f.Handler != "" {
-		// A handler that is no longer configured is known by its id only.
-		if h, err := s.handler(f.Handler); err == nil {
-			f.Handler = h.ID
+		if f.Handler, err = s.handlerID(f.Handler); err != nil {
+			return "", dedup.Filter{}, err
 		}
 	}
 	return list, f, nil
+}
+
+// handlerID gives the id of a handler. One that is no longer configured is known
+// by its id, while it has open runs.
+func (s *Server) handlerID(word string) (string, error) {
+	if h, err := s.handler(word); err == nil {
+		return h.ID, nil
+	}
+	open := s.b.Store.Stats().Open
+	if _, found := open[word]; found {
+		return word, nil
+	}
+	var known []string
+	for _, h := range s.b.Handlers {
+		known = append(known, h.Name)
+	}
+	known = slices.AppendSeq(known, maps.Keys(open))
+	return "", &Error{CodeNotFound, fmt.Sprintf("there is no handler %q", word), knownHint("handler", known)}
 }
 
 func (s *Server) listRuns(r *http.Request) (any, error) {
@@ -90,7 +109,13 @@ func (s *Server) listRuns(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, next, err := s.b.Store.List(r.Context(), f, r.URL.Query().Get("cursor"), limit)
+	cursor := r.URL.Query().Get("cursor")
+	if cursor != "" {
+		if _, err := strconv.ParseUint(cursor, 10, 64); err != nil {
+			return nil, badCursor(cursor)
+		}
+	}
+	records, next, err := s.b.Store.List(r.Context(), f, cursor, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list runs: %w", err)
 	}
@@ -147,10 +172,28 @@ func (s *Server) findRun(r *http.Request, list List, f dedup.Filter) (*dedup.Rec
 		return len(word) < len(id), nil
 	})
 	if err == nil && rec == nil {
-		err = &Error{CodeNotFound, fmt.Sprintf("no run %s is on the list %s", word, list),
-			fmt.Sprintf("see idemd %s list; idemd why EVENT tells what became of it", list)}
+		err = s.notListed(r.Context(), list, word)
 	}
 	return rec, err
+}
+
+// notListed says why no run with the id is on the list. Of one that is open the
+// state is known; one that is done is not found by its id.
+func (s *Server) notListed(ctx context.Context, list List, id string) error {
+	told := &Error{CodeNotFound, fmt.Sprintf("no run %s is on the list %s", id, list),
+		fmt.Sprintf("somebody may have decided about it already: idemd why EVENT tells what became of it; see idemd %s list", list)}
+	err := s.each(ctx, dedup.Filter{}, func(rec *dedup.Record) (bool, error) {
+		if rec.Key.RunID() != id {
+			return true, nil
+		}
+		told = &Error{CodeConflict, fmt.Sprintf("the run %s is not on the list %s: it is %s", id, list, rec.State),
+			"somebody decided about it, or it ran, since it was shown: idemd why EVENT tells"}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	return told
 }
 
 func (s *Server) showRun(r *http.Request) (any, error) {
@@ -287,7 +330,7 @@ func (s *Server) resolve(ctx context.Context, rec *dedup.Record, to dedup.Resolu
 	}
 	res, err := s.b.Store.Do(ctx, rec.Key, dedup.Resolve{
 		Fence: rec.Fence, To: to, Retain: s.retain(parts.Handler),
-		Reason: dedup.Reason{Code: dedup.ReasonOperator, Detail: cut(note, dedup.MaxDetail)},
+		Reason: dedup.Reason{Code: dedup.ReasonOperator, Detail: decision(note, rec.Reason)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolve run: %w", err)
@@ -316,6 +359,23 @@ func (s *Server) retain(handler string) time.Duration {
 		d = max(d, h.Retain)
 	}
 	return d
+}
+
+// decision is the text of somebody's decision: their note, and what it was about.
+func decision(note string, was dedup.Reason) string {
+	text := was.Code
+	if was.Detail != "" {
+		text += ": " + was.Detail
+	}
+	switch {
+	case text == "":
+		text = note
+	case note == "":
+		text = "was: " + text
+	default:
+		text = note + " (was: " + text + ")"
+	}
+	return cut(text, dedup.MaxDetail)
 }
 
 // cut shortens a text to n bytes, at the end of a character.

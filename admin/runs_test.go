@@ -75,17 +75,19 @@ func TestDead_IsListedShownRetriedAndDropped(t *testing.T) {
 	stale := shown.Fence
 
 	after, err := w.client.Resolve(t.Context(), admin.DeadList, a.RunID(), admin.Resolve{As: admin.AsRetry, Note: "repaired", Fence: stale})
-	if err != nil || after.State != dedup.Waiting || after.Reason.Detail != "repaired" || after.Attempts != 0 {
+	if err != nil || after.State != dedup.Waiting || after.Reason.Detail != "repaired (was: http-400)" || after.Attempts != 0 {
 		t.Errorf("got %+v, %v", after, err)
 	}
 	_, err = w.client.Resolve(t.Context(), admin.DeadList, a.RunID(), admin.Resolve{As: admin.AsRetry})
-	wantError(t, err, admin.CodeNotFound, "is on the list dead")
+	wantError(t, err, admin.CodeConflict, "is not on the list dead: it is waiting")
 	_, err = w.client.Resolve(t.Context(), admin.DeadList, b.RunID(), admin.Resolve{As: admin.AsDrop, Fence: stale})
 	wantError(t, err, admin.CodeConflict, "no longer in the state")
 	after, err = w.client.Resolve(t.Context(), admin.DeadList, b.RunID(), admin.Resolve{As: admin.AsDrop})
 	if err != nil || after.State != dedup.Done || after.Outcome != "dropped" {
 		t.Errorf("got %+v, %v", after, err)
 	}
+	_, err = w.client.Resolve(t.Context(), admin.DeadList, b.RunID(), admin.Resolve{As: admin.AsDrop})
+	wantError(t, err, admin.CodeNotFound, "is on the list dead")
 }
 
 func TestDead_ARunWhoseEventIsGoneIsShownWithoutIt(t *testing.T) {

@@ -57,7 +57,7 @@ func NewServer(b Backend) *Server {
 	for pattern, fn := range s.routes() {
 		s.mux.Handle(pattern, s.answer(fn))
 	}
-	s.mux.HandleFunc("GET /v1/events/tail", s.tail)
+	s.mux.HandleFunc("GET /v1/tail", s.tail)
 	s.mux.Handle("/", s.answer(func(r *http.Request) (any, error) {
 		return nil, &Error{CodeNotFound, fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path), "the program and the daemon may be of different versions"}
 	}))
