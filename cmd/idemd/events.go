@@ -23,7 +23,13 @@ its first 8 characters), its sequence in the queue, or the platform's own id; wi
 // since is a flag that takes days, too.
 type since time.Duration
 
-func (s *since) String() string { return app.Duration(*s).String() }
+// String is empty for what is not set, so that the help names no default.
+func (s *since) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return app.Duration(*s).String()
+}
 
 func (s *since) Set(text string) error {
 	d, err := app.ParseDuration(text)
@@ -73,7 +79,7 @@ func (c *cli) eventsListCommand() *cobra.Command {
 		}),
 	})
 	filterFlags(cmd, &f)
-	cmd.Flags().Var(&back, "since", "only those of the last `DURATION` (2h, 3d)")
+	cmd.Flags().Var(&back, "since", "only those of the last `DURATION`: 2h, 3d (default: however old)")
 	pageFlags(cmd, &cursor, &limit)
 	return cmd
 }

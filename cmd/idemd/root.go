@@ -67,6 +67,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	addCompletion(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
@@ -151,6 +152,7 @@ running, 4 refused.`,
   idemd init idemd.toml        # a commented configuration
   idemd check
   idemd why EVENT`,
+		Version:       programVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -160,7 +162,19 @@ running, 4 refused.`,
 		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(),
 		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(), c.versionCommand(),
 	)
+	root.SetVersionTemplate(versionLine() + "\n")
 	return root
+}
+
+// addCompletion adds cobra's command, which by itself would answer an unknown
+// shell with its help and exit code 0. It writes where root does now.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.RunE = needsCommand
+		}
+	}
 }
 
 // action wraps what a command does once its command line was understood.
@@ -176,11 +190,13 @@ func (c *cli) action(do func(ctx context.Context, args []string) error) func(*co
 
 // group is a command that has only other commands.
 func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return fmt.Errorf("%s needs one of its commands", cmd.CommandPath())
-	}}
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: needsCommand}
 	cmd.AddCommand(commands...)
 	return cmd
+}
+
+func needsCommand(cmd *cobra.Command, _ []string) error {
+	return fmt.Errorf("%s needs one of its commands", cmd.CommandPath())
 }
 
 // prints adds --output.

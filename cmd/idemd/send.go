@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -200,5 +201,7 @@ func (c *cli) printSent(p *printer, r sendResult) {
 		return
 	}
 	p.line("event  %s  (%s from %s)", r.EventID, plain(r.Type), r.Source)
-	p.line("next   %s why %s", c.program, r.EventID)
+	if slices.ContainsFunc(r.Answers, func(a sendAnswer) bool { return a.Status == http.StatusOK && a.Error == "" }) {
+		p.line("next   %s why %s", c.program, r.EventID)
+	}
 }

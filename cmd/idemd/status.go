@@ -27,6 +27,9 @@ ready.`,
   idemd status --output json`,
 		Args: cobra.NoArgs,
 		RunE: c.action(func(ctx context.Context, _ []string) error {
+			if wait < 0 {
+				return usage("--wait is a time to come, not %s", wait)
+			}
 			return c.ask(func(client *admin.Client) error {
 				st, err := waitReady(ctx, client, wait)
 				if err != nil {

@@ -22,10 +22,15 @@ func (c *cli) versionCommand() *cobra.Command {
 				Go      string `json:"go"`
 			}{programVersion(), runtime.Version()}
 			return c.show(v, func(p *printer) {
-				p.line("idemd %s (%s, %s/%s)", v.Version, v.Go, runtime.GOOS, runtime.GOARCH)
+				p.line("%s", versionLine())
 			})
 		}),
 	})
+}
+
+// versionLine is the version for people.
+func versionLine() string {
+	return fmt.Sprintf("idemd %s (%s, %s/%s)", programVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // programVersion is what the linker was told, else what the build was made from.
