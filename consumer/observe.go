@@ -17,8 +17,9 @@ type Observe struct {
 	filtered, retried, buried, doubted       atomic.Uint64
 	fenced, lostGrants, unclaimed, giveBacks atomic.Uint64
 	storeErrors, parkErrors, queueErrors     atomic.Uint64
-	redelivered                              atomic.Uint64
-	inFlight, settling                       atomic.Int64
+	redelivered, uncopied                    atomic.Uint64
+	inFlight, settling, unreaped             atomic.Int64
+	parkedFull                               atomic.Bool
 	lastReason                               atomic.Pointer[dedup.Reason]
 }
 
@@ -57,6 +58,9 @@ type Snapshot struct {
 	StoreErrors uint64            `json:"store_errors"` // operations that the claim store did not answer
 	ParkErrors  uint64            `json:"park_errors"`  // copies that could not be parked at once
 	QueueErrors uint64            `json:"queue_errors"` // acks and marks that were not sent
+	Uncopied    uint64            `json:"uncopied"`     // runs that went on without a copy: there was no room for it
+	ParkedFull  bool              `json:"parked_full"`  // there was no room for the last copy
+	Unreaped    int64             `json:"unreaped"`     // runs of dead processes that could not be settled yet
 	InFlight    int64             `json:"in_flight"`    // attempts that are running
 	Settling    int64             `json:"settling"`     // runs whose record is being written
 	LastReason  dedup.Reason      `json:"last_reason"`  // of the last attempt that was not done
@@ -73,6 +77,7 @@ func (o *Observe) snapshot() Snapshot {
 		Fenced: o.fenced.Load(), LostGrants: o.lostGrants.Load(), Unclaimed: o.unclaimed.Load(), GivenBack: o.giveBacks.Load(),
 		Redelivered: o.redelivered.Load(),
 		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
+		Uncopied: o.uncopied.Load(), ParkedFull: o.parkedFull.Load(), Unreaped: o.unreaped.Load(),
 		InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
 	}
 	for c := Done; int(c) < len(o.byClass); c++ {

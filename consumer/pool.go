@@ -78,6 +78,9 @@ type Pool struct {
 	due        chan dedup.Record    // to the next free worker
 	slots      chan struct{}        // bounds the runs that wait for their record
 
+	reaped bool      // nothing is left of dead processes; wakeUps only
+	reapAt time.Time // when to look again; wakeUps only
+
 	mu       sync.Mutex
 	began    bool
 	stop     chan struct{} // closed: take nothing new
@@ -163,7 +166,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	work.Wait()
 	p.drain()
 	p.saveLast(running)
-
 	abort()
 	watch.Wait()
 	return errors.Join(fetchErr, dueErr, p.release())
@@ -278,6 +280,7 @@ func (p *Pool) wakeUps(taking, running context.Context) error {
 			return nil
 		}
 		p.reclaimLost(running)
+		p.reapDead(running)
 		records, next, err := p.store.Due(taking, p.spec.ID, dedup.At(p.now()), p.spec.Concurrency)
 		switch {
 		case taking.Err() != nil:
@@ -309,6 +312,9 @@ func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
 	}
 	if p.claims.anyLost() {
 		wait = min(wait, pollEvery)
+	}
+	if !p.reaped {
+		wait = min(wait, p.reapAt.Sub(p.now()))
 	}
 	t := time.NewTimer(max(wait, time.Millisecond))
 	defer t.Stop()

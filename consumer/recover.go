@@ -33,26 +33,54 @@ const recoverPage = 256
 
 // Recover settles every run that a dead process held: an irrevocable one becomes
 // IN_DOUBT, any other one WAITING after its backoff, or DEAD when that was its
-// last attempt. It runs before any consumer starts. A run that it could not
-// settle keeps its record, and is named in the error.
+// last attempt. It runs before any consumer starts. A run whose event cannot be
+// read or copied keeps its record: its pool looks at it again. The error is that
+// of a claim store that does not answer.
 func Recover(ctx context.Context, cfg Recovery) error {
 	r := newReaper(cfg)
-	gone, err := deadRuns(ctx, cfg.Store)
+	gone, err := deadRuns(ctx, cfg.Store, "")
 	if err != nil {
 		return fmt.Errorf("list runs of dead processes: %w", err)
 	}
-	var failed []error
 	for i := range gone {
-		if err := r.reap(ctx, &gone[i]); err != nil {
-			failed = append(failed, fmt.Errorf("recover %s: %w", gone[i].Key.RunID(), err))
+		err := r.reap(ctx, &gone[i])
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, dedup.ErrUnavailable), errors.Is(err, dedup.ErrClosed):
+			return fmt.Errorf("recover %s: %w", gone[i].Key.RunID(), err)
+		default:
+			r.log.Warn("run whose owner is gone left as it is", "run_id", gone[i].Key.RunID(), "error", err)
 		}
 	}
-	return errors.Join(failed...)
+	return nil
 }
 
-// deadRuns lists all pages first: what is settled leaves the list.
-func deadRuns(ctx context.Context, store dedup.Store) ([]dedup.Record, error) {
-	filter := dedup.Filter{States: []dedup.State{dedup.Started}, Owner: dedup.InProc, DeadOnly: true}
+// reapDead settles what Recover has left, again and again until nothing is.
+func (p *Pool) reapDead(ctx context.Context) {
+	if p.reaped || p.now().Before(p.reapAt) {
+		return
+	}
+	p.reapAt = p.now().Add(dedup.RearmAfter)
+	gone, err := deadRuns(ctx, p.store, p.spec.ID)
+	if err != nil {
+		p.obs.storeErrors.Add(1)
+		return
+	}
+	left := int64(0)
+	for i := range gone {
+		if err := p.reaper.reap(ctx, &gone[i]); err != nil {
+			left++
+			p.log.Warn("run whose owner is gone not settled, trying again", "run_id", gone[i].Key.RunID(), "error", err)
+		}
+	}
+	p.obs.unreaped.Store(left)
+	p.reaped = left == 0
+}
+
+// deadRuns lists the runs of dead processes, of all handlers when handler is
+// empty. It lists all pages first: what is settled leaves the list.
+func deadRuns(ctx context.Context, store dedup.Store, handler string) ([]dedup.Record, error) {
+	filter := dedup.Filter{States: []dedup.State{dedup.Started}, Handler: handler, Owner: dedup.InProc, DeadOnly: true}
 	var gone []dedup.Record
 	for cursor := ""; ; {
 		page, next, err := store.List(ctx, filter, cursor, recoverPage)
@@ -114,7 +142,13 @@ func (r *reaper) reap(ctx context.Context, rec *dedup.Record) error {
 		}
 	}
 	res, err := r.store.Do(ctx, rec.Key, op.Expire)
-	if err != nil && !errors.Is(err, dedup.ErrFenced) {
+	if errors.Is(err, dedup.ErrFenced) {
+		if op.Parked && unknownCopy(&res.Record) {
+			return r.queue.Unpark(ctx, spec.ID, rec.Key)
+		}
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("expire claim: %w", err)
 	}
 	r.log.Info("run whose owner is gone settled", "handler", spec.Name, "run_id", rec.Key.RunID(),
@@ -141,17 +175,27 @@ func expiry(spec *Spec, rec *dedup.Record, now time.Time, random float64) expiri
 	}
 }
 
-// park copies the run's event. It is false when there is none to copy any more:
-// then the record goes on without.
+// park sees to it that there is a copy of the run's event. It is false when
+// there is none: because the event is gone, or because there is no room while
+// the stream still holds it. Then the record goes on without.
 func (r *reaper) park(ctx context.Context, spec *Spec, rec *dedup.Record) (bool, error) {
-	ev, err := fetch(ctx, r.queue, spec.ID, rec)
-	if errors.Is(err, queue.ErrMissing) {
-		return false, nil
+	ev, err := inStream(ctx, r.queue, spec.ID, rec)
+	if errors.Is(err, queue.ErrMissing) { // a copy may be there that the record does not know of
+		_, err = fetch(ctx, r.queue, spec.ID, rec)
+		if errors.Is(err, queue.ErrMissing) {
+			return false, nil
+		}
+		return err == nil, err
 	}
 	if err != nil {
 		return false, err
 	}
-	if err := r.queue.Park(ctx, spec.ID, rec.Key, ev); err != nil {
+	err = r.queue.Park(ctx, spec.ID, rec.Key, ev)
+	if errors.Is(err, queue.ErrFull) {
+		r.log.Warn("no room for a copy of the event, it keeps its place in the queue", "handler", spec.Name, "run_id", rec.Key.RunID())
+		return false, nil
+	}
+	if err != nil {
 		return false, err
 	}
 	r.fault(pointPark)
@@ -162,20 +206,31 @@ func (r *reaper) park(ctx context.Context, spec *Spec, rec *dedup.Record) (bool,
 // still holds it, else from its parked copy. It returns queue.ErrMissing when
 // neither does.
 func fetch(ctx context.Context, q *queue.Queue, handler string, rec *dedup.Record) (*event.Event, error) {
-	if rec.Seq != 0 {
-		m, err := q.Get(ctx, rec.Seq)
-		switch {
-		case err == nil && adopt(&m.Event, handler, rec):
-			return &m.Event, nil
-		case err != nil && !errors.Is(err, queue.ErrMissing) && !errors.Is(err, queue.ErrFormat):
-			return nil, err
-		}
+	ev, err := inStream(ctx, q, handler, rec)
+	if !errors.Is(err, queue.ErrMissing) {
+		return ev, err
 	}
 	m, err := q.Parked(ctx, handler, rec.Key)
 	switch {
 	case err == nil && adopt(&m.Event, handler, rec):
 		return &m.Event, nil
 	case err != nil && !errors.Is(err, queue.ErrFormat):
+		return nil, err
+	}
+	return nil, queue.ErrMissing
+}
+
+// inStream reads the event at the record's sequence. It returns queue.ErrMissing
+// when that does not hold it any more.
+func inStream(ctx context.Context, q *queue.Queue, handler string, rec *dedup.Record) (*event.Event, error) {
+	if rec.Seq == 0 {
+		return nil, queue.ErrMissing
+	}
+	m, err := q.Get(ctx, rec.Seq)
+	switch {
+	case err == nil && adopt(&m.Event, handler, rec):
+		return &m.Event, nil
+	case err != nil && !errors.Is(err, queue.ErrMissing) && !errors.Is(err, queue.ErrFormat):
 		return nil, err
 	}
 	return nil, queue.ErrMissing

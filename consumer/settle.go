@@ -50,18 +50,28 @@ func (p *Pool) async(ctx context.Context, fn func()) bool {
 // ack. What cannot be written is tried again for as long as the pool lives: a
 // run is never given up as "not done".
 func (p *Pool) settle(ctx context.Context, r *run, s settlement) {
-	parked := r.rec.Parked
-	if s.park && !parked {
-		if p.park(ctx, r) != nil {
+	if !r.claimed {
+		if _, _, err := p.ownRecord(ctx, r); err != nil {
 			p.leave(r)
 			return
 		}
-		parked = true
+	}
+	parked, copied := r.rec.Parked, false
+	if s.park && !parked {
+		var err error
+		if copied, err = p.park(ctx, r); err != nil {
+			p.leave(r)
+			return
+		}
+		parked = copied
 	}
 	if s.action == commit {
 		p.fault(pointCommit)
 	}
 	res, err := p.write(ctx, r.key, p.op(r, s, parked))
+	if copied && (err == nil || errors.Is(err, dedup.ErrFenced)) {
+		p.checkCopy(ctx, r, &res)
+	}
 	if errors.Is(err, dedup.ErrFenced) {
 		// Somebody else owns the run now, and the store knows it: its delivery
 		// comes again and is a duplicate.
@@ -70,6 +80,10 @@ func (p *Pool) settle(ctx context.Context, r *run, s settlement) {
 	}
 	if err != nil {
 		p.leave(r)
+		return
+	}
+	if res.Verdict == dedup.Mismatch { // another payload was faster
+		p.settle(ctx, r, s)
 		return
 	}
 	p.fault(settledPoint(s.action))
@@ -117,37 +131,47 @@ func (p *Pool) shelve(ctx context.Context, r *run, state dedup.State, reason str
 }
 
 func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason string) {
-	var found bool
-	err := p.persist(ctx, &p.obs.storeErrors, func() (err error) {
-		r.rec, found, err = p.store.Get(ctx, r.key)
-		return err
-	})
-	switch {
-	case err == nil && found:
-		p.obs.verdict(verdictOn(r.rec.State))
-	case err == nil:
-		err = p.shelveNew(ctx, r, state, reason)
-	}
-	if err != nil {
-		p.leave(r)
-		return
-	}
-	p.finish(r)
-}
-
-func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason string) error {
-	put := dedup.Put{
-		State: state, Effect: p.spec.Effect, Fingerprint: r.ev.Fingerprint, Origin: r.ev.Origin, Seq: r.seq,
-		Retain: p.spec.Retain, Reason: dedup.Reason{Code: reason}, Parked: state == dedup.Dead,
-	}
-	if put.Parked {
-		if err := p.park(ctx, r); err != nil {
-			return err
+	for {
+		rec, found, err := p.ownRecord(ctx, r)
+		again := false
+		switch {
+		case err == nil && found:
+			p.obs.verdict(verdictOn(rec.State))
+		case err == nil:
+			again, err = p.shelveNew(ctx, r, state, reason)
+		}
+		if err != nil {
+			p.leave(r)
+			return
+		}
+		if !again {
+			p.finish(r)
+			return
 		}
 	}
-	res, err := p.write(ctx, r.key, put)
+}
+
+// shelveNew stores the first record of an event that is not to be run. Again
+// says that another payload under its identity was faster.
+func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason string) (again bool, err error) {
+	copied := false
+	if state == dedup.Dead {
+		if copied, err = p.park(ctx, r); err != nil {
+			return false, err
+		}
+	}
+	res, err := p.write(ctx, r.key, dedup.Put{
+		State: state, Effect: p.spec.Effect, Fingerprint: r.ev.Fingerprint, Origin: r.ev.Origin, Seq: r.seq,
+		Retain: p.spec.Retain, Reason: dedup.Reason{Code: reason}, Parked: copied,
+	})
 	if err != nil {
-		return err
+		return false, err
+	}
+	if copied {
+		p.checkCopy(ctx, r, &res)
+	}
+	if res.Verdict == dedup.Mismatch {
+		return true, nil
 	}
 	p.obs.verdict(res.Verdict)
 	if res.Record.State == dedup.Dead {
@@ -157,7 +181,7 @@ func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason 
 		p.obs.buried.Add(1)
 		p.log.Warn("event parked unseen", "reason", reason, "event_id", r.eventID(), "run_id", r.key.RunID())
 	}
-	return nil
+	return false, nil
 }
 
 // verdictOn is what Put answers where there is a record.
@@ -166,23 +190,6 @@ func verdictOn(s dedup.State) dedup.Verdict {
 		dedup.Started: dedup.Busy, dedup.Waiting: dedup.NotYet, dedup.InDoubt: dedup.Doubtful,
 		dedup.Dead: dedup.Buried, dedup.Done: dedup.AlreadyDone,
 	}[s]
-}
-
-// park copies the event, so that its record pins nothing in the queue.
-func (p *Pool) park(ctx context.Context, r *run) error {
-	err := p.persist(ctx, &p.obs.parkErrors, func() error { return p.queue.Park(ctx, p.spec.ID, r.key, r.ev) })
-	if err == nil {
-		p.fault(pointPark)
-	}
-	return err
-}
-
-// unpark removes the copy of a run that is done. A copy that stays does no harm.
-func (p *Pool) unpark(ctx context.Context, r *run) {
-	if err := p.queue.Unpark(ctx, p.spec.ID, r.key); err != nil {
-		p.obs.queueErrors.Add(1)
-		p.log.Warn("copy of a finished run not removed", "run_id", r.key.RunID(), "error", err)
-	}
 }
 
 // write applies op and returns when its result is on stable storage, or with
@@ -212,7 +219,8 @@ func (p *Pool) persist(ctx context.Context, failures *atomic.Uint64, do func() e
 }
 
 func hopeless(err error) bool {
-	return errors.Is(err, dedup.ErrFenced) || errors.Is(err, dedup.ErrClosed) || errors.Is(err, queue.ErrClosed)
+	return errors.Is(err, dedup.ErrFenced) || errors.Is(err, dedup.ErrDamaged) || errors.Is(err, dedup.ErrClosed) ||
+		errors.Is(err, queue.ErrClosed)
 }
 
 // finish acks the delivery and notes the progress. The record is durable, or

@@ -131,6 +131,9 @@ func TestPool_FencedWorkerDoesNothing(t *testing.T) {
 				if rec, _ := r.recordOf(key); rec != res.Record {
 					t.Errorf("record is %+v, want %+v", rec, res.Record)
 				}
+				if r.parked("crm", key) {
+					t.Error("a copy is left that no record knows of")
+				}
 				if s := p.Snapshot(); s.Fenced != 1 || s.SettledTo >= seq {
 					t.Errorf("snapshot is %+v", s)
 				}
