@@ -116,6 +116,9 @@ func (c *Config) checkDataDir() Finding {
 	case !made:
 		return fine(subject, c.DataDir+" will be made at the first start")
 	}
+	if err := checkAccess(c.DataDir); err != nil {
+		return bad(subject, err)
+	}
 	return fine(subject, c.DataDir+" can be written")
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -182,7 +183,7 @@ func reason(err error) error {
 func Parse(data []byte, file string) (*Config, error) {
 	c := Default()
 	c.file, c.places = file, map[string]int{}
-	tree, problems := parseTree(data)
+	tree, problems := parseTree(bytes.TrimPrefix(data, []byte("\ufeff"))) // Windows editors begin a file so
 	if tree != nil {
 		d := decoder{places: c.places, problems: problems}
 		d.table(tree, "", c)

@@ -151,15 +151,41 @@ func join(path, key string) string {
 	return strings.TrimPrefix(path+"."+key, ".")
 }
 
-// suggest says what an unknown word may have been meant for.
-func suggest(word string, known []string) string {
+// suggest says which key an unknown one may have been meant for.
+func suggest(key string, known []string) string {
 	known = slices.DeleteFunc(slices.Clone(known), func(k string) bool { return k == "" })
-	for _, k := range known {
-		if distance(word, k) <= 1+len(k)/5 {
-			return fmt.Sprintf("did you mean %q?", k)
-		}
+	if k := closest(key, known); k != "" {
+		return fmt.Sprintf("did you mean %q?", k)
 	}
 	return "known here: " + strings.Join(known, ", ")
+}
+
+// suggestName says which name an unknown one may have been meant for. Unlike
+// keys, names may be given twice or hold spaces where something is wrong.
+func suggestName(name string, known []string) string {
+	if k := closest(name, known); k != "" {
+		return fmt.Sprintf("did you mean %q?", k)
+	}
+	var quoted []string
+	for _, k := range known {
+		if q := strconv.Quote(k); !slices.Contains(quoted, q) {
+			quoted = append(quoted, q)
+		}
+	}
+	if len(quoted) == 0 {
+		return "there is none at all"
+	}
+	return "known here: " + strings.Join(quoted, ", ")
+}
+
+// closest gives the word that is nearly the same; "" when there is none.
+func closest(word string, known []string) string {
+	for _, k := range known {
+		if k != "" && distance(word, k) <= 1+len(k)/5 {
+			return k
+		}
+	}
+	return ""
 }
 
 // distance counts the single-byte changes that make b of a (Levenshtein).

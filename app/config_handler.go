@@ -72,7 +72,7 @@ func (v *validation) handlerSources(table string, h *HandlerConfig) {
 		at := fmt.Sprintf("%s.sources[%d]", table, j)
 		switch {
 		case !slices.Contains(known, s):
-			v.add(at, fmt.Sprintf("there is no source %q", s), suggest(s, known))
+			v.add(at, fmt.Sprintf("there is no source %q", s), suggestName(s, known))
 		case slices.Index(h.Sources, s) < j:
 			v.add(at, fmt.Sprintf("%q is there twice", s), "remove one of the two")
 		}

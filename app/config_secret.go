@@ -3,11 +3,14 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Secret says where a secret is to be found: env:NAME, file:PATH or
@@ -109,24 +112,27 @@ func (s Secret) Resolve(dir string) (string, error) {
 	return s.ref, nil
 }
 
+// readSecret reads regular files only. A pipe or a device could keep it waiting
+// for ever, so it does not even open one.
 func readSecret(path string) (secret string, err error) {
-	f, err := os.Open(path)
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: path, Err: reason(err)}
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	switch {
 	case err != nil:
 		return "", err
-	case !info.Mode().IsRegular():
-		return "", &fs.PathError{Op: "read", Path: path, Err: errors.New("not a file")}
-	case info.Size() > maxSecret:
+	case len(b) > maxSecret:
 		return "", &fs.PathError{Op: "read", Path: path, Err: errors.New("too long for a secret")}
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
 	}
 	if secret = strings.TrimSpace(string(b)); secret == "" {
 		return "", &fs.PathError{Op: "read", Path: path, Err: errors.New("the file is empty")}

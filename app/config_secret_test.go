@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSecret_ResolvesFromEveryPlace(t *testing.T) {
@@ -23,6 +25,10 @@ func TestSecret_ResolvesFromEveryPlace(t *testing.T) {
 	write("empty", "\n")
 	write("long", strings.Repeat("x", maxSecret+1))
 
+	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
 	for ref, want := range map[string]string{
 		"env:IDEMD_TEST_SECRET":                "from-env",
 		"file:token":                           "from-file",
@@ -36,6 +42,9 @@ func TestSecret_ResolvesFromEveryPlace(t *testing.T) {
 		"file:empty":                           "",
 		"file:long":                            "",
 		"file:.":                               "",
+		"file:pipe":                            "",
+		"file:/dev/zero":                       "",
+		"credential:pipe":                      "",
 		"credential:absent":                    "",
 		"file:" + filepath.Join(dir, "absent"): "",
 	} {
@@ -43,6 +52,17 @@ func TestSecret_ResolvesFromEveryPlace(t *testing.T) {
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: got %q, %v", ref, got, err)
 		}
+	}
+}
+
+// Nobody writes into the pipe: to open it would be to wait for ever.
+func TestSecret_SaysThatAPipeIsNoFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := SecretAt("file:" + pipe).Resolve("."); err == nil || err.Error() != "open "+pipe+": not a regular file" {
+		t.Errorf("got %v", err)
 	}
 }
 

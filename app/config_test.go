@@ -157,6 +157,33 @@ sources = ["a"]
 	}
 }
 
+func TestParse_TakesAByteOrderMark(t *testing.T) {
+	c, err := Parse([]byte("\ufeff"+idemd.ExampleConfig()), "/etc/idemd/idemd.toml")
+	if err != nil || len(c.Sources) == 0 {
+		t.Fatalf("got %v", err)
+	}
+	_, err = Parse([]byte("\ufeffcolour = 1\n\ufeff"), "/etc/idemd/idemd.toml")
+	var bad *ConfigError
+	if !errors.As(err, &bad) || bad.Problems[0].Line != 2 {
+		t.Errorf("only the first one is none of the text: got %v", err)
+	}
+}
+
+func TestSuggestName_ListsEachNameOnce(t *testing.T) {
+	for _, c := range []struct {
+		known []string
+		want  string
+	}{
+		{[]string{"a b", "t", "t"}, `known here: "a b", "t"`},
+		{[]string{"t", "nowere"}, `did you mean "nowere"?`},
+		{nil, "there is none at all"},
+	} {
+		if got := suggestName("nowhere", c.known); got != c.want {
+			t.Errorf("%q: got %s", c.known, got)
+		}
+	}
+}
+
 func TestDemoConfig_IsValid(t *testing.T) {
 	c := DemoConfig()
 	if problems := c.validate(func(string) bool { return false }); len(problems) > 0 {

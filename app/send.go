@@ -52,7 +52,7 @@ func (c *Config) NewSample(e SampleEvent) (*Sample, error) {
 		for j := range c.Sources {
 			names = append(names, c.Sources[j].Name)
 		}
-		return nil, &OperatorError{What: fmt.Sprintf("there is no source %q", e.Source), Hint: suggest(e.Source, names)}
+		return nil, &OperatorError{What: fmt.Sprintf("there is no source %q", e.Source), Hint: suggestName(e.Source, names)}
 	}
 	var b builder
 	cfg := b.source(c, i)
