@@ -267,7 +267,7 @@ func (a *App) listenAdmin() error {
 	if err != nil {
 		return &OperatorError{
 			What: "cannot listen for the command line", Where: a.socket, Err: err,
-			Hint: "make the directory writable for the user that runs idemd, and remove what stands in the way",
+			Hint: "the directory must be writable for the user that runs idemd, and nothing else may stand at this path",
 		}
 	}
 	a.closeAdmin = a.serve("admin", admin.NewServer(a.backend()).HTTP(), l)

@@ -123,7 +123,9 @@ func runCrashRow(t *testing.T, row crashRow) {
 	})
 	d := newDaemon(t, crashHandlers(s.URL, row.effect))
 	d.start(row.point, row.hit)
-	d.mustSend("e1")
+	if err := d.send("e1"); err != nil { // the crash may come before the answer; the event is stored all the same
+		t.Log(err)
+	}
 	d.crashed()
 
 	d.start("", 0)
