@@ -78,10 +78,48 @@ func TestPool_StopSavesAllProgress(t *testing.T) {
 			t.Errorf("progress is %d", got)
 		}
 		r.restart()
-		p, stop = r.run(cfg)
+		_, stop = r.run(cfg)
 		time.Sleep(5 * time.Second)
 		stop()
 		h.wantCalls(t, 5)
+	})
+}
+
+// A progress beyond the stream's end is brought back for good: what comes under
+// those sequences later is not skipped by another start.
+func TestPool_ProgressBeyondTheStreamIsBroughtBack(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		if _, err := r.store.Begin(t.Context(), "crm", 1); err != nil {
+			t.Fatal(err)
+		}
+		r.store.Settle("crm", 1000)
+		h := &script{hold: make(chan struct{})}
+		s := spec("crm", h)
+		s.Concurrency = 1
+		p := r.start(s)
+		for i := range 10 {
+			r.publish(newEvent(fmt.Sprint(i + 1)))
+		}
+		settleDown()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := p.Stop(ended); err == nil { // cut short: nothing is settled
+			t.Error("stop was not cut")
+		}
+		r.restart()
+		if err := Recover(t.Context(), Recovery{Store: r.store, Queue: r.queue, Specs: []Spec{s}, Logger: r.log}); err != nil {
+			t.Fatal(err)
+		}
+		close(h.hold)
+		p, stop := r.run(Config{Spec: s})
+		advance(time.Minute)
+		stop()
+		for i := range 10 {
+			r.wantState("crm", newEvent(fmt.Sprint(i+1)), dedup.Done, "")
+		}
+		if got := p.Progress().SettledTo; got != 10 {
+			t.Errorf("progress is %d", got)
+		}
 	})
 }
 
