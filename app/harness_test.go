@@ -173,6 +173,7 @@ func (d *daemon) start(point string, hit int) {
 	}
 	lines := bufio.NewScanner(out)
 	ready := lines.Scan()
+	first := lines.Text()
 	d.exited, d.armed = make(chan struct{}), make(chan struct{})
 	go func(cmd *exec.Cmd, exited, armed chan struct{}) {
 		defer close(exited)
@@ -187,7 +188,7 @@ func (d *daemon) start(point string, hit int) {
 		<-d.exited
 		d.t.Fatalf("daemon did not get ready: %s", d.stderr.String())
 	}
-	d.addr = strings.TrimPrefix(lines.Text(), "ready ")
+	d.addr = strings.TrimPrefix(first, "ready ")
 }
 
 // kill is kill -9; it may be called at any time.

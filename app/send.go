@@ -73,7 +73,7 @@ func (c *Config) NewSample(e SampleEvent) (*Sample, error) {
 	}
 	if s.payload == nil {
 		var err error
-		if s.payload, err = receiver.Sample(cfg, s.id, time.Now()); err != nil {
+		if s.payload, err = receiver.Sample(cfg, s.id); err != nil {
 			return nil, err
 		}
 	}

@@ -57,8 +57,9 @@ type Scheme interface {
 	// event id outside the payload, if it does.
 	Sign(payload []byte, id string, now time.Time) (Signed, error)
 
-	// Sample makes a payload to try a source with. id becomes its event id.
-	Sample(id string, now time.Time) []byte
+	// Sample makes a payload to try a source with. id becomes its event id; the
+	// same id gives the same payload, so that sending it again is a duplicate.
+	Sample(id string) []byte
 }
 
 // Challenger is a Scheme whose platform verifies a callback URL with a GET

@@ -48,7 +48,7 @@ func TestSchemes_OpenWhatTheySign(t *testing.T) {
 		t.Fatal("a scheme is missing here")
 	}
 	for name, c := range sources {
-		payload, err := Sample(c, "id-1", now)
+		payload, err := Sample(c, "id-1")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -223,8 +223,8 @@ func (t *token) Sign(payload []byte, id string, _ time.Time) (Signed, error) {
 }
 
 // Sample is a small JSON object with id and type where the source takes them from.
-func (t *token) Sample(id string, now time.Time) []byte {
-	root := map[string]any{"message": "hello", "sent_at": now.UTC().Format(time.RFC3339)}
+func (t *token) Sample(id string) []byte {
+	root := map[string]any{"message": "hello"}
 	put(root, t.typePath, t.defaultType)
 	put(root, t.idPath, id)
 	body, err := json.Marshal(root)

@@ -258,10 +258,10 @@ func Sign(c SourceConfig, payload []byte, id string, now time.Time) (Signed, err
 // Sample makes a payload to try a source with, whose event id is id as far as
 // the scheme carries ids in payloads. It fails when the source's configuration
 // has problems.
-func Sample(c SourceConfig, id string, now time.Time) ([]byte, error) {
+func Sample(c SourceConfig, id string) ([]byte, error) {
 	s, err := buildScheme(c)
 	if err != nil {
 		return nil, fmt.Errorf("make sample: %w", err)
 	}
-	return s.Sample(id, now), nil
+	return s.Sample(id), nil
 }

@@ -298,8 +298,11 @@ func (m wecomMessage) leaf(parent int32, name string) string {
 	return string(m.doc.trimmed(i))
 }
 
+// sampleTime is when every sample says it was made, in seconds since 1970.
+const sampleTime = 1760000000
+
 // Sample is a message that the endpoint's kind would get.
-func (w *wecom) Sample(id string, now time.Time) []byte {
+func (w *wecom) Sample(id string) []byte {
 	corp := "ww0000000000000000"
 	for _, r := range w.receiveIDs {
 		if r != "" && r != receiveAny {
@@ -314,10 +317,10 @@ func (w *wecom) Sample(id string, now time.Time) []byte {
 			appendString(nil, []byte(strings.ToValidUTF8(id, "?"))))
 	case EndpointSuite:
 		fmt.Fprintf(&b, "<xml><SuiteId><![CDATA[%s]]></SuiteId><InfoType><![CDATA[create_auth]]></InfoType><TimeStamp>%d</TimeStamp><AuthCode>%s</AuthCode></xml>",
-			corp, now.Unix(), escapeXML(id))
+			corp, sampleTime, escapeXML(id))
 	default:
 		fmt.Fprintf(&b, "<xml><ToUserName><![CDATA[%s]]></ToUserName><FromUserName><![CDATA[sample]]></FromUserName><CreateTime>%d</CreateTime><MsgType><![CDATA[text]]></MsgType><Content><![CDATA[hello]]></Content><MsgId>%s</MsgId><AgentID>1000002</AgentID></xml>",
-			corp, now.Unix(), escapeXML(id))
+			corp, sampleTime, escapeXML(id))
 	}
 	return []byte(b.String())
 }

@@ -193,7 +193,7 @@ func TestWecom_SamplesAreKeyedAndOpen(t *testing.T) {
 		rc, sink := readyReceiver(t, testClock, c)
 		var keys []string
 		for _, id := range []string{"a&<", "a&<", "b"} {
-			payload, err := Sample(c, id, rc.cfg.Now())
+			payload, err := Sample(c, id)
 			if err != nil {
 				t.Fatal(err)
 			}
