@@ -58,7 +58,11 @@ func copyTree(t *testing.T, to, from string) {
 	if err := os.RemoveAll(to); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+	err := os.CopyFS(to, os.DirFS(from))
+	for errors.Is(err, os.ErrNotExist) { // a CHECKPOINT that was just being replaced
+		err = errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(from)))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
