@@ -302,8 +302,9 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		a.log.Error("stopping after a failure", "error", err)
+		return errors.Join(err, a.stopWithin(stopFailed))
 	}
-	return errors.Join(err, a.stop())
+	return a.stop()
 }
 
 // fail ends Run with err, unless an earlier error already does.
@@ -317,6 +318,10 @@ func (a *App) fail(err error) {
 const (
 	stopSlack = 5 * time.Second  // beyond the longest handler timeout
 	maxStop   = 90 * time.Second // systemd's own patience
+
+	// After a failed sync no outcome can be stored any more: waiting for runs to
+	// end is no use, their claims stay as after a crash.
+	stopFailed = time.Second
 )
 
 func (a *App) stop() error {
@@ -324,7 +329,11 @@ func (a *App) stop() error {
 	for _, spec := range a.specs {
 		patience = max(patience, spec.Timeout+stopSlack)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(patience, maxStop))
+	return a.stopWithin(min(patience, maxStop))
+}
+
+func (a *App) stopWithin(patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := a.down.stop(ctx, a.log)
 	a.running.Wait()

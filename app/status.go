@@ -48,15 +48,13 @@ func (a *App) status(ctx context.Context) admin.Status {
 		st.Warnings = append(st.Warnings, sourceWarnings(&a.cfg.Sources[i], &s)...)
 	}
 	for i, pool := range a.pools {
-		h := handlerStatus(&a.specs[i], pool.Snapshot())
+		snap := pool.Snapshot()
+		h := handlerStatus(&a.specs[i], snap)
 		if pending, err := pool.Pending(ctx); err == nil {
 			h.Pending = pending
 		}
 		st.Handlers = append(st.Handlers, h)
-		if n := h.Counters["park_errors"]; n > 0 {
-			st.Warnings = append(st.Warnings, fmt.Sprintf("handler %s could not store %d copies of events for dead letters and doubts at once: "+
-				"settle some (idemd dead list, idemd doubt list), or raise [queue] max_bytes", h.Name, n))
-		}
+		st.Warnings = append(st.Warnings, handlerWarnings(h.Name, &snap)...)
 	}
 	return st
 }
@@ -119,4 +117,19 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 		return admin.Explanation{State: state.String(), Text: consumer.Explain(why)}
 	}
 	return admin.Explanation{State: "unknown", Text: "No handler with the id " + handler + " is configured."}
+}
+
+func handlerWarnings(name string, s *consumer.Snapshot) []string {
+	var w []string
+	if s.ParkedFull {
+		w = append(w, fmt.Sprintf("handler %s: there is no room for copies of the events of dead letters and doubts: "+
+			"settle some (idemd dead list, idemd doubt list), or raise [queue] max_bytes", name))
+	}
+	if s.Unreaped > 0 {
+		w = append(w, fmt.Sprintf("handler %s: %d runs of an earlier process are not settled yet", name, s.Unreaped))
+	}
+	if s.Paused {
+		w = append(w, fmt.Sprintf("handler %s takes nothing: the claim store does not answer", name))
+	}
+	return w
 }

@@ -21,7 +21,7 @@ type Why struct {
 // Explain says in one sentence what happened to the event at the handler, and
 // why.
 func Explain(w Why) string {
-	if w.Record == nil {
+	if w.Record == nil || w.copied() && w.Seq < w.Progress.FirstSeq {
 		return w.noRecord()
 	}
 	r := w.Record
@@ -52,7 +52,11 @@ func (w *Why) noRecord() string {
 	case !w.Matches:
 		return fmt.Sprintf("Filtered out: %s does not list this source and type.", w.Handler)
 	case w.Seq < w.Progress.FirstSeq:
-		return fmt.Sprintf("Not for it: %s began later, with sequence %d.", w.Handler, w.Progress.FirstSeq)
+		again := ""
+		if w.Record != nil {
+			again = fmt.Sprintf("; it had the same event when it came again (sequence %d)", w.Record.Seq)
+		}
+		return fmt.Sprintf("Not for it: %s began later, with sequence %d%s.", w.Handler, w.Progress.FirstSeq, again)
 	case w.Effect == dedup.Idempotent && w.Seq <= w.Progress.SettledTo:
 		return fmt.Sprintf("Done: %s has run it; an idempotent handler leaves a record only after a failure.", w.Handler)
 	case w.Seq <= w.Progress.SettledTo:
@@ -66,6 +70,8 @@ func (w *Why) done() string {
 	switch {
 	case r.Outcome == dedup.OutcomeDropped:
 		return fmt.Sprintf("Dropped: %s will not get it, settled at %s%s.", w.Handler, w.at(r.Committed), because(r.Reason))
+	case r.Reason.Code == dedup.ReasonOperator:
+		return fmt.Sprintf("Done: so an operator decided for %s at %s%s%s.", w.Handler, w.at(r.Committed), because(r.Reason), w.duplicate())
 	case w.copied():
 		return fmt.Sprintf("Duplicate: suppressed, for %s had the same event (sequence %d), done at %s.", w.Handler, r.Seq, w.at(r.Committed))
 	}

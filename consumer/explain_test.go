@@ -42,6 +42,10 @@ func TestExplain(t *testing.T) {
 			"Done: crm has run it; an idempotent handler leaves a record only after a failure."},
 		{"before its time", Why{Matches: true, Seq: 7, Effect: dedup.Retryable, Progress: dedup.Progress{FirstSeq: 8}},
 			"Not for it: crm began later, with sequence 8."},
+		{"before its time, came again", Why{Matches: true, Seq: 7, Progress: dedup.Progress{FirstSeq: 8}, Record: &dedup.Record{State: dedup.Done, Outcome: dedup.OutcomeDone, Seq: 9, Committed: at}},
+			"Not for it: crm began later, with sequence 8; it had the same event when it came again (sequence 9)."},
+		{"decided", Why{Seq: 7, Record: &dedup.Record{State: dedup.Done, Outcome: dedup.OutcomeDone, Seq: 7, Committed: at, Reason: dedup.Reason{Code: dedup.ReasonOperator, Detail: "checked (was: http-500)"}}},
+			"Done: so an operator decided for crm at 2026-03-01 12:00:00 (operator: checked (was: http-500))."},
 		{"filtered out", Why{Seq: 7, Progress: dedup.Progress{FirstSeq: 1}},
 			"Filtered out: crm does not list this source and type."},
 	} {
