@@ -280,7 +280,9 @@ func TestPool_RacingPayloadsKeepTheirCopies(t *testing.T) {
 // Two payloads of one identity that are both parked unseen are two dead letters.
 func TestPool_ParksUnseenPayloadsApart(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		r.start(spec("crm", &script{}))
+		s := spec("crm", &script{})
+		s.Concurrency = 1 // or the other one could be the first to be looked at
+		r.start(s)
 		first := withBody(newEvent("e1"), `{"v":"A"}`)
 		first.Type = event.TypeUnparsed
 		other := withBody(first, `{"v":"B"}`)
