@@ -32,7 +32,7 @@ lint: $(TOOLS)/staticcheck ## formatting, vet, staticcheck, tidy go.mod
 
 .PHONY: race
 race: ## run all tests under the race detector
-	go test -race -shuffle=on ./...
+	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
 
 .PHONY: bench
 bench: ## print the speed figures against their references (takes a few minutes)

@@ -59,6 +59,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("TZ", "Asia/Shanghai")
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
