@@ -89,6 +89,33 @@ func TestPool_SettleIsTriedUntilItIsWritten(t *testing.T) {
 	}
 }
 
+// The same for a run that a due retry began.
+func TestPool_CommitOfARetryIsTriedUntilItIsWritten(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.store.failing(20, applied, isOp[dedup.Commit])
+			h := &script{answers: []Answer{status(500), {Class: Done}}}
+			s := spec("crm", h)
+			s.Retry = []time.Duration{time.Minute}
+			p := r.start(s)
+			ev := newEvent("e1")
+			r.publish(ev)
+			advance(70 * time.Second)
+			if rec, _ := r.record("crm", ev); !applied && rec.State != dedup.Started {
+				t.Errorf("record while the store is down: %+v", rec)
+			}
+			advance(5 * time.Minute)
+			h.wantCalls(t, 2)
+			if rec := r.wantState("crm", ev, dedup.Done, ""); rec.Attempts != 2 {
+				t.Errorf("record is %+v", rec)
+			}
+			if s := p.Snapshot(); s.StoreErrors < 5 || s.Settling != 0 {
+				t.Errorf("snapshot is %+v", s)
+			}
+		})
+	}
+}
+
 // The same for the copy: without it the record stays as it was.
 func TestPool_RecordWaitsForItsCopy(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
