@@ -280,14 +280,13 @@ func TestPool_RacingPayloadsKeepTheirCopies(t *testing.T) {
 // Two payloads of one identity that are both parked unseen are two dead letters.
 func TestPool_ParksUnseenPayloadsApart(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		s := spec("crm", &script{})
-		s.Concurrency = 1 // or the other one could be the first to be looked at
-		r.start(s)
+		r.start(spec("crm", &script{}))
 		first := withBody(newEvent("e1"), `{"v":"A"}`)
 		first.Type = event.TypeUnparsed
 		other := withBody(first, `{"v":"B"}`)
 		for range 2 {
 			r.publish(first)
+			settleDown() // or the other one could be the first to get a record
 			r.publish(other)
 		}
 		settleDown()
