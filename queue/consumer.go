@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -92,13 +94,26 @@ func (c *Consumer) open(ctx context.Context, cfg ConsumerConfig) error {
 	if err != nil {
 		return fmt.Errorf("use jetstream: %w", err)
 	}
-	if c.inner, err = js.CreateConsumer(ctx, streamEvents, consumerConfig(cfg)); err != nil {
+	if c.inner, err = c.q.createConsumer(ctx, js, consumerConfig(cfg)); err != nil {
 		return err
 	}
 	if err := c.q.commit.barrier(ctx); err != nil {
 		return err
 	}
 	return c.run(cfg)
+}
+
+// createConsumer makes a consumer that the server does not know. What it may
+// have kept of one with that name is removed: it writes the state of consumers
+// without a sync, so that a power cut can leave anything of it, and what is left
+// keeps a new one from being made ("corrupt state file"), or makes it go on
+// where the old one was. Ours begin where their handler's progress stands.
+func (q *Queue) createConsumer(ctx context.Context, js jetstream.JetStream, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	left := filepath.Join(q.cfg.Dir, "jetstream", "$G", "streams", streamEvents, "obs", cfg.Durable)
+	if err := os.RemoveAll(left); err != nil {
+		return nil, fmt.Errorf("remove what is left of a consumer: %w", err)
+	}
+	return js.CreateConsumer(ctx, streamEvents, cfg)
 }
 
 func consumerConfig(cfg ConsumerConfig) jetstream.ConsumerConfig {

@@ -3,6 +3,10 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -176,6 +180,38 @@ func TestConsumer_IsMadeAnewAtStart(t *testing.T) {
 	publish(t, q, newEvent(5))
 	if d := next(t, c); d.Seq != 6 {
 		t.Errorf("delivery %d", d.Seq)
+	}
+}
+
+// A power cut leaves anything of a consumer's state, for the server does not
+// sync it; the handler gets its events all the same.
+func TestConsumer_DamagedStateOfTheServerIsRemoved(t *testing.T) {
+	for _, c := range []struct{ file, content string }{
+		{"o.dat", "\x16\x02"}, {"o.dat", "this is no state of a consumer"}, {"o.dat", ""},
+		{"meta.inf", ""}, {"meta.inf", "{"}, {"meta.sum", ""},
+	} {
+		t.Run(fmt.Sprintf("%s %q", c.file, c.content), func(t *testing.T) {
+			dir := t.TempDir()
+			quiet := slog.New(slog.DiscardHandler)
+			q := open(t, Config{Dir: dir, Logger: quiet})
+			publishN(t, q, 3)
+			old := consume(t, q, ConsumerConfig{})
+			for range 3 {
+				ack(t, next(t, old))
+			}
+			closeQueue(t, q)
+			files, err := filepath.Glob(filepath.Join(dir, "jetstream", "$G", "streams", streamEvents, "obs", "*", c.file))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("the server keeps the state of consumers elsewhere now: %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			q = open(t, Config{Dir: dir, Logger: quiet})
+			if d := next(t, consume(t, q, ConsumerConfig{Start: 2})); d.Seq != 2 {
+				t.Errorf("delivery %d", d.Seq)
+			}
+		})
 	}
 }
 
