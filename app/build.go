@@ -125,6 +125,7 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 	before := len(b.problems)
 	cfg := consumer.HTTPConfig{
 		URL: h.URL, Answers: h.Answers, Proxy: h.Proxy, Concurrency: h.Concurrency, Headers: map[string]string{},
+		TrustWait: h.TrustRetryAfter,
 	}
 	for name, value := range h.Headers {
 		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), value)

@@ -106,6 +106,7 @@ type HandlerConfig struct {
 	Cold             Duration          `toml:"cold"`    // 0: that of [windows]
 	Answers          map[string]string `toml:"answers"` // status -> what it means
 	Proxy            string            `toml:"proxy"`
+	TrustRetryAfter  bool              `toml:"trust_retry_after"` // no proxy stands in between that writes it
 }
 
 // Default gives a configuration without sources and handlers.

@@ -38,7 +38,7 @@ func (v *validation) handlers() {
 		case kindHTTP:
 			v.http(table, h)
 		case kindLog:
-			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers", "proxy")
+			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers", "proxy", "trust_retry_after")
 		}
 	}
 }

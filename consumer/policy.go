@@ -10,6 +10,7 @@ import (
 // The bounds of an answer that says when to run again.
 const (
 	defaultWait = 30 * time.Second
+	minWait     = time.Second
 	maxWait     = time.Hour
 )
 
@@ -52,7 +53,7 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 		return settlement{action: commit, counts: true}
 	case a.Class == Permanent:
 		return settlement{action: bury, counts: true, park: true, reason: a.Reason}
-	case a.Class == Wait:
+	case a.Class == Wait && !(a.Hearsay && f.effect == dedup.Irrevocable):
 		return s.again(a, f, false, min(orDefault(a.After, defaultWait), maxWait))
 	case a.Class == NoEffect && a.Endless:
 		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
