@@ -44,6 +44,7 @@ type facts struct {
 	firstSeen time.Time
 	now       time.Time
 	random    float64 // 0 <= random < 1, for the jitter
+	trial     bool    // the handler is held: a failure is no attempt
 }
 
 // decide says what follows from an answer. It has no side effects.
@@ -59,6 +60,8 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case a.Class != NoEffect && f.effect == dedup.Irrevocable:
 		return settlement{action: doubt, counts: true, park: true, reason: a.Reason}
+	case f.trial:
+		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case f.attempts+1 >= s.MaxAttempts():
 		return s.giveUp(a.Reason, "after "+plural(f.attempts+1, "attempt"), true)
 	}

@@ -73,6 +73,7 @@ type Pool struct {
 	open   *openDeliveries
 	claims *claims
 	gate   gate
+	hold   *hold
 
 	deliveries chan *queue.Delivery // to the next free worker
 	due        chan dedup.Record    // to the next free worker
@@ -106,7 +107,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
 		log: r.log, lost: cfg.lost,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
-		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now},
+		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
 		slots: make(chan struct{}, 4*spec.Concurrency),
 		stop:  make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
@@ -325,20 +326,6 @@ func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
 	}
 }
 
-// work is one worker. It asks for the next run only when it is free; of a
-// delivery and a due run that wait both, either may come first.
-func (p *Pool) work(taking, running context.Context) {
-	for taking.Err() == nil {
-		select {
-		case <-taking.Done():
-		case d := <-p.deliveries:
-			p.deliver(running, d)
-		case rec := <-p.due:
-			p.wake(running, &rec)
-		}
-	}
-}
-
 // mark keeps open deliveries from being delivered again.
 func (p *Pool) mark(ctx context.Context) {
 	for sleep(ctx, p.ackWait/3) == nil {
@@ -357,7 +344,8 @@ func (p *Pool) Snapshot() Snapshot {
 	s := p.obs.snapshot()
 	s.Handler = p.spec.ID
 	s.Oldest = p.open.oldest()
-	s.Paused = p.gate.broken()
+	s.StoreDown = p.gate.broken()
+	s.Held, s.Paused = p.hold.since()
 	s.SettledTo = p.open.progress()
 	return s
 }
@@ -370,4 +358,6 @@ type run struct {
 	delivered bool         // a delivery stands behind it and is open
 	claimed   bool         // rec is the claim's record
 	rec       dedup.Record // zero before
+	trial     bool         // the handler is held, this event tries whether it works again
+	reached   bool         // the handler was called
 }
