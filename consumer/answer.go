@@ -149,26 +149,31 @@ func statusDetail(status int) string {
 	return fmt.Sprintf("answered %d", status)
 }
 
-// ParseAnswers reads a handler's own rules, status to class ("409" = "done").
-// The error names every entry that is wrong.
+// ParseAnswers reads an HTTP handler's own rules, status to class ("409" =
+// "done"). The error names every entry that is wrong.
 func ParseAnswers(answers map[string]string) (map[int]Class, error) {
+	return parseAnswers(answers, 100, 599, "a status")
+}
+
+// parseAnswers reads rules for the numbers from..to, which are called what.
+func parseAnswers(answers map[string]string, from, to int, what string) (map[int]Class, error) {
 	own := make(map[int]Class, len(answers))
 	var problems []string
 	for text, name := range answers {
-		status, err := strconv.Atoi(text)
-		if err != nil || status < 100 || status > 599 {
-			problems = append(problems, fmt.Sprintf("%q is not a status from 100 to 599", text))
+		number, err := strconv.Atoi(text)
+		if err != nil || number < from || number > to {
+			problems = append(problems, fmt.Sprintf("%q is not %s from %d to %d", text, what, from, to))
 			continue
 		}
 		switch name {
 		case Done.String():
-			own[status] = Done
+			own[number] = Done
 		case NoEffect.String():
-			own[status] = NoEffect
+			own[number] = NoEffect
 		case Permanent.String():
-			own[status] = Permanent
+			own[number] = Permanent
 		case Unknown.String():
-			own[status] = Unknown
+			own[number] = Unknown
 		default:
 			problems = append(problems, fmt.Sprintf("%q = %q: write done, no-effect, permanent or unknown", text, name))
 		}

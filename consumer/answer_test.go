@@ -87,7 +87,7 @@ func TestPool_WaitAnswersAreNoAttempts(t *testing.T) {
 		r.publish(ev)
 		settleDown()
 		rec := r.wantState("crm", ev, dedup.Waiting, "http-503")
-		if d := rec.Due.Std().Sub(time.Now()); rec.Attempts != 0 || d < 59*time.Minute || d > 67*time.Minute {
+		if d := time.Until(rec.Due.Std()); rec.Attempts != 0 || d < 59*time.Minute || d > 67*time.Minute {
 			t.Errorf("due in %v, record %+v", d, rec)
 		}
 		advance(7 * time.Hour)
