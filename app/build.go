@@ -48,7 +48,7 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 		spec := consumer.Spec{
 			ID: h.ID, Name: h.Name, Types: h.Types,
 			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
-			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency,
+			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency, MaxRate: float64(h.MaxRate),
 			OnMismatch: consumer.OnMismatch(h.OnMismatch),
 			Retain:     h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),
 		}
@@ -128,7 +128,7 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 	before := len(b.problems)
 	cfg := consumer.HTTPConfig{
 		URL: h.URL, Answers: h.Answers, Proxy: h.Proxy, Concurrency: h.Concurrency, Headers: map[string]string{},
-		TrustWait: h.TrustRetryAfter,
+		TrustWait: h.TrustRetryAfter, TLS: b.tls(c, table, h),
 	}
 	for name, value := range h.Headers {
 		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), value)

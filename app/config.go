@@ -107,6 +107,10 @@ type HandlerConfig struct {
 	Cold             Duration          `toml:"cold"`    // 0: that of [windows]
 	Answers          map[string]string `toml:"answers"` // status or exit code -> what it means
 	Proxy            string            `toml:"proxy"`
+	CAFile           string            `toml:"ca_file"`           // PEM; the only roots that are trusted
+	ClientCert       string            `toml:"client_cert"`       // PEM
+	ClientKey        Secret            `toml:"client_key"`        // PEM
+	MaxRate          Rate              `toml:"max_rate"`          // 0: no bound
 	TrustRetryAfter  bool              `toml:"trust_retry_after"` // no proxy stands in between that writes it
 }
 

@@ -53,7 +53,8 @@ func (v *validation) kind(table string, h *HandlerConfig) {
 		v.only(table, `it is for kind = "exec"`, "command")
 	}
 	if h.Kind == kindExec || h.Kind == kindLog {
-		v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "proxy", "trust_retry_after")
+		v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "proxy", "trust_retry_after",
+			"ca_file", "client_cert", "client_key", "max_rate")
 	}
 }
 
@@ -163,10 +164,31 @@ func (v *validation) http(table string, h *HandlerConfig) {
 		v.httpURL(table+".proxy", h.Proxy)
 	}
 	v.secret(table+".secret", h.Secret)
+	v.tls(table, h)
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		v.header(join(table+".headers", name), name, h.Headers[name])
 	}
 	v.answers(table, h, 200, 599, "an HTTP status", `write answers = { "409" = "done" }`)
+}
+
+func (v *validation) tls(table string, h *HandlerConfig) {
+	keys := [...]string{"ca_file", "client_cert", "client_key"}
+	if strings.HasPrefix(h.URL, "http://") {
+		v.only(table, "the url is not one of https", keys[:]...)
+		return
+	}
+	for i, empty := range [...]bool{h.CAFile == "", h.ClientCert == "", h.ClientKey.IsZero()} {
+		if at := table + "." + keys[i]; empty && v.c.has(at) {
+			v.add(at, "is empty", "name a file in PEM form")
+		}
+	}
+	switch cert, key := v.c.has(table+".client_cert"), v.c.has(table+".client_key"); {
+	case cert && !key:
+		v.add(table+".client_key", "is missing beside client_cert", `write client_key = "file:PATH"`)
+	case key && !cert:
+		v.add(table+".client_cert", "is missing beside client_key", `write client_cert = "PATH"`)
+	}
+	v.secret(table+".client_key", h.ClientKey)
 }
 
 func (v *validation) exec(table string, h *HandlerConfig) {

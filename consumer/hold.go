@@ -187,9 +187,17 @@ func (p *Pool) take(taking, running context.Context, may pass, wait time.Duratio
 	case <-changed:
 	case <-again:
 	case d := <-deliveries:
-		return p.deliver(running, d, may == oneTrial)
+		reached := p.deliver(running, d, may == oneTrial)
+		if !reached && p.spec.Matches(d.Event.Source, d.Event.Type) {
+			p.pace.giveBack()
+		}
+		return reached
 	case rec := <-due:
-		return p.wake(running, &rec, may == oneTrial)
+		reached := p.wake(running, &rec, may == oneTrial)
+		if !reached {
+			p.pace.giveBack()
+		}
+		return reached
 	}
 	return false
 }

@@ -74,6 +74,7 @@ type Pool struct {
 	claims *claims
 	gate   gate
 	hold   *hold
+	pace   *pace
 
 	deliveries chan *queue.Delivery // to the next free worker
 	due        chan dedup.Record    // to the next free worker
@@ -107,7 +108,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
 		log: r.log, lost: cfg.lost,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
-		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now),
+		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
 		slots: make(chan struct{}, 4*spec.Concurrency),
 		stop:  make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
@@ -266,6 +267,9 @@ func (p *Pool) fetch(ctx context.Context) error {
 			p.obs.redelivered.Add(1)
 			continue // it is being worked on
 		}
+		if p.spec.Matches(d.Event.Source, d.Event.Type) && p.pace.wait(ctx) != nil {
+			return nil
+		}
 		select {
 		case p.deliveries <- d:
 		case <-ctx.Done():
@@ -293,6 +297,9 @@ func (p *Pool) wakeUps(taking, running context.Context) error {
 			next = dedup.At(p.now().Add(pollEvery))
 		}
 		for _, rec := range records {
+			if p.pace.wait(taking) != nil {
+				return nil
+			}
 			select {
 			case p.due <- rec:
 			case <-taking.Done():
