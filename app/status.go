@@ -114,9 +114,11 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 		if spec.ID != handler {
 			continue
 		}
+		snap := a.pools[i].Snapshot()
 		why := consumer.Why{
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
 			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
+			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
 		}
 		state := dedup.Free
 		if rec != nil {
