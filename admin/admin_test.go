@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type world struct {
 	client *admin.Client
 	http   *http.Server
 	log    strings.Builder
+	paused atomic.Bool // the handler crm
 }
 
 func newWorld(t *testing.T) *world {
@@ -68,11 +70,16 @@ func newWorld(t *testing.T) *world {
 		Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"},
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Handlers: []admin.Handler{
-			{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id")},
+			{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id"),
+				Pause: func() { w.paused.Store(true) }, Resume: func() { w.paused.Store(false) }},
 			{ID: "erp", Name: "erp", Effect: dedup.Retryable, Retain: time.Hour, Matches: matches("shop-id")},
 		},
 		Status: func(context.Context) admin.Status {
-			return admin.Status{Version: "v1", Handlers: []admin.HandlerStatus{{Name: "crm", ID: "crm-id"}, {Name: "erp", ID: "erp"}}}
+			state := admin.HandlerRuns
+			if w.paused.Load() {
+				state = admin.HandlerPaused
+			}
+			return admin.Status{Version: "v1", Handlers: []admin.HandlerStatus{{Name: "crm", ID: "crm-id", State: state}, {Name: "erp", ID: "erp"}}}
 		},
 		Explain: func(_ context.Context, handler string, _ queue.Message, rec *dedup.Record) admin.Explanation {
 			if rec == nil {
@@ -287,4 +294,22 @@ func TestEvent_SaysWhatIsWrongWithAName(t *testing.T) {
 	wantError(t, err, admin.CodeNotFound, "no event")
 	_, err = w.client.Event(t.Context(), "a", "elsewhere", 0, false)
 	wantError(t, err, admin.CodeNotFound, `no source "elsewhere"`)
+}
+
+func TestActOnHandler_PausesAndResumesByIDOrName(t *testing.T) {
+	w := newWorld(t)
+	for _, step := range []struct {
+		word   string
+		action admin.HandlerAction
+		want   admin.HandlerState
+	}{{"crm", admin.PauseHandler, admin.HandlerPaused}, {"crm-id", admin.ResumeHandler, admin.HandlerRuns}} {
+		h, err := w.client.ActOnHandler(t.Context(), step.word, step.action)
+		if err != nil || h.ID != "crm-id" || h.State != step.want || h.Open == nil {
+			t.Errorf("%s %s: %+v, %v", step.action, step.word, h, err)
+		}
+	}
+	_, err := w.client.ActOnHandler(t.Context(), "nobody", admin.PauseHandler)
+	wantError(t, err, admin.CodeNotFound, `there is no handler "nobody"`)
+	_, err = w.client.ActOnHandler(t.Context(), "crm", "stop")
+	wantError(t, err, admin.CodeNotFound, `there is no action "stop"`)
 }

@@ -121,6 +121,12 @@ func (c *Client) ResolveAll(ctx context.Context, list List, f RunFilter, r Resol
 	return call[Resolved](ctx, c, http.MethodPost, "/v1/runs/"+string(list), f.query(), r)
 }
 
+// ActOnHandler pauses or resumes a handler, by its id or name, and gives its
+// status.
+func (c *Client) ActOnHandler(ctx context.Context, handler string, action HandlerAction) (HandlerStatus, error) {
+	return one[HandlerStatus](ctx, c, http.MethodPost, "/v1/handlers/", handler, "/"+string(action), nil, nil)
+}
+
 func (f EventFilter) query() url.Values {
 	q := url.Values{}
 	setQuery(q, "source", f.Source)

@@ -24,6 +24,8 @@ type Handler struct {
 	Effect  dedup.Effect
 	Retain  time.Duration                 // for how long a settled run is kept
 	Matches func(source, typ string) bool // it wants events of this source id and type
+	Pause   func()                        // gives it nothing from now on
+	Resume  func()                        // gives it events again
 }
 
 // Backend is what the server looks into.
@@ -125,6 +127,8 @@ func (s *Server) routes() map[string]endpoint {
 		"GET /v1/runs/{list}/{run}":  s.showRun,
 		"POST /v1/runs/{list}":       s.resolveAll,
 		"POST /v1/runs/{list}/{run}": s.resolveRun,
+
+		"POST /v1/handlers/{handler}/{action}": s.actOnHandler,
 	}
 }
 
@@ -168,15 +172,17 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, status int, v any
 	}
 }
 
-func (s *Server) status(r *http.Request) (any, error) {
-	st := s.b.Status(r.Context())
+func (s *Server) status(r *http.Request) (any, error) { return s.joinStatus(r.Context()) }
+
+func (s *Server) joinStatus(ctx context.Context) (Status, error) {
+	st := s.b.Status(ctx)
 	if st.Warnings == nil {
 		st.Warnings = []string{}
 	}
 	st.Store = s.b.Store.Stats()
-	q, err := s.b.Queue.State(r.Context())
+	q, err := s.b.Queue.State(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read queue state: %w", err)
+		return Status{}, fmt.Errorf("read queue state: %w", err)
 	}
 	st.Queue = QueueStatus{
 		FirstSeq: q.FirstSeq, LastSeq: q.LastSeq, Durable: q.Durable, Messages: q.Messages, Bytes: q.Bytes,
@@ -247,6 +253,32 @@ func (s *Server) handler(word string) (Handler, error) {
 		}
 	}
 	return Handler{}, &Error{CodeNotFound, fmt.Sprintf("there is no handler %q", word), "see idemd status"}
+}
+
+// actOnHandler pauses or resumes a handler and gives its status.
+func (s *Server) actOnHandler(r *http.Request) (any, error) {
+	h, err := s.handler(r.PathValue("handler"))
+	if err != nil {
+		return nil, err
+	}
+	switch action := HandlerAction(r.PathValue("action")); action {
+	case PauseHandler:
+		h.Pause()
+	case ResumeHandler:
+		h.Resume()
+	default:
+		return nil, &Error{CodeNotFound, fmt.Sprintf("there is no action %q", action), "pause or resume"}
+	}
+	st, err := s.joinStatus(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	for i := range st.Handlers {
+		if st.Handlers[i].ID == h.ID {
+			return st.Handlers[i], nil
+		}
+	}
+	return nil, fmt.Errorf("find status of handler %s: it has none", h.ID)
 }
 
 // wanted lists the handlers that want events like ev.

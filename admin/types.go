@@ -48,11 +48,31 @@ type HandlerStatus struct {
 	Name     string            `json:"name"`
 	ID       string            `json:"id"`
 	Effect   dedup.Effect      `json:"effect"`
+	State    HandlerState      `json:"state"`
 	Pending  uint64            `json:"pending"` // events that it has not seen yet
 	Running  int               `json:"running"` // attempts at this moment
 	Open     map[string]int    `json:"open"`    // state -> runs that still need somebody
 	Counters map[string]uint64 `json:"counters"`
 }
+
+// HandlerState says whether a handler is given events.
+type HandlerState string
+
+// The states.
+const (
+	HandlerRuns   HandlerState = "runs"
+	HandlerHeld   HandlerState = "held"   // ten events in a row failed: one is tried from time to time
+	HandlerPaused HandlerState = "paused" // by hand: it gets none
+)
+
+// HandlerAction is what a person can do to a handler.
+type HandlerAction string
+
+// The actions.
+const (
+	PauseHandler  HandlerAction = "pause"
+	ResumeHandler HandlerAction = "resume" // also of one that is held
+)
 
 // QueueStatus is the queue at this moment.
 type QueueStatus struct {

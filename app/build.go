@@ -48,7 +48,7 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 		spec := consumer.Spec{
 			ID: h.ID, Name: h.Name, Types: h.Types,
 			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
-			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency,
+			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency, MaxRate: float64(h.MaxRate),
 			OnMismatch: consumer.OnMismatch(h.OnMismatch),
 			Retain:     h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),
 		}
@@ -62,9 +62,12 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 		if err := spec.Effect.UnmarshalText([]byte(h.Effect)); err != nil {
 			b.add(c, table+".effect", err.Error(), "")
 		}
-		if h.Kind == kindHTTP {
+		switch h.Kind {
+		case kindHTTP:
 			spec.Handler = b.http(c, table, h)
-		} else {
+		case kindExec:
+			spec.Handler = b.exec(c, table, h)
+		default:
 			spec.Handler = consumer.NewLog(logger)
 		}
 		if spec.Handler != nil { // else its problems are there already
@@ -125,6 +128,7 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 	before := len(b.problems)
 	cfg := consumer.HTTPConfig{
 		URL: h.URL, Answers: h.Answers, Proxy: h.Proxy, Concurrency: h.Concurrency, Headers: map[string]string{},
+		TrustWait: h.TrustRetryAfter, TLS: b.tls(c, table, h),
 	}
 	for name, value := range h.Headers {
 		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), value)
@@ -137,6 +141,15 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 		if len(b.problems) == before {
 			b.add(c, table, err.Error(), "")
 		}
+		return nil
+	}
+	return handler
+}
+
+func (b *builder) exec(c *Config, table string, h *HandlerConfig) consumer.Handler {
+	handler, err := consumer.NewExec(consumer.ExecConfig{Command: h.Command, Dir: c.dir(), Answers: h.Answers})
+	if err != nil {
+		b.add(c, table+".command", err.Error(), "the user that runs idemd must be able to run the program")
 		return nil
 	}
 	return handler

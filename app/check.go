@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,16 @@ func (c *Config) Check(ctx context.Context) []Finding {
 	return append(all, c.checkListen(ctx))
 }
 
+// subject names what is read beside the configuration.
+func subject(path string) string {
+	for _, key := range [...]string{".command", ".ca_file", ".client_cert"} {
+		if strings.HasSuffix(path, key) {
+			return path
+		}
+	}
+	return "secret " + path
+}
+
 func (c *Config) checkSecrets() []Finding {
 	var all []Finding
 	_, sources := c.ReceiverSources()
@@ -66,7 +77,7 @@ func (c *Config) checkSecrets() []Finding {
 		var problems *ConfigError
 		if errors.As(err, &problems) {
 			for _, p := range problems.Problems {
-				all = append(all, Finding{Subject: "secret " + p.Path, What: p.What, Hint: p.Hint})
+				all = append(all, Finding{Subject: subject(p.Path), What: p.What, Hint: p.Hint})
 			}
 		} else if err != nil {
 			all = append(all, bad("secrets", err))

@@ -93,8 +93,9 @@ type HandlerConfig struct {
 	ID               string            `toml:"id"` // part of every key; the name unless set
 	Sources          []string          `toml:"sources"`
 	Types            []string          `toml:"types"` // empty: all but unparsed
-	Kind             string            `toml:"kind"`  // http or log
+	Kind             string            `toml:"kind"`  // http, exec or log
 	URL              string            `toml:"url"`
+	Command          []string          `toml:"command"` // program and arguments
 	Headers          map[string]Secret `toml:"headers"`
 	Secret           Secret            `toml:"secret"` // of the Standard Webhooks signature
 	Effect           string            `toml:"effect"`
@@ -104,8 +105,13 @@ type HandlerConfig struct {
 	Retry            []Duration        `toml:"retry"` // waits between attempts
 	OnMismatch       string            `toml:"on_mismatch"`
 	Cold             Duration          `toml:"cold"`    // 0: that of [windows]
-	Answers          map[string]string `toml:"answers"` // status -> what it means
+	Answers          map[string]string `toml:"answers"` // status or exit code -> what it means
 	Proxy            string            `toml:"proxy"`
+	CAFile           string            `toml:"ca_file"`           // PEM; the only roots that are trusted
+	ClientCert       string            `toml:"client_cert"`       // PEM
+	ClientKey        Secret            `toml:"client_key"`        // PEM
+	MaxRate          Rate              `toml:"max_rate"`          // 0: no bound
+	TrustRetryAfter  bool              `toml:"trust_retry_after"` // no proxy stands in between that writes it
 }
 
 // Default gives a configuration without sources and handlers.

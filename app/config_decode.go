@@ -77,6 +77,10 @@ func (d *decoder) value(n *node, path string, v reflect.Value) {
 		if d.is(n, kindInteger, path, "write a whole number without quotes") {
 			d.integer(n, path, v)
 		}
+	case reflect.Bool:
+		if d.is(n, kindBool, path, "write true or false without quotes") {
+			v.SetBool(n.text == "true")
+		}
 	case reflect.Struct:
 		if d.is(n, kindTable, path, fmt.Sprintf("write its keys below [%s]", path)) {
 			d.table(n, path, v.Addr().Interface())

@@ -14,6 +14,7 @@ import (
 // The kinds of handlers.
 const (
 	kindHTTP = "http"
+	kindExec = "exec"
 	kindLog  = "log"
 )
 
@@ -33,13 +34,27 @@ func (v *validation) handlers() {
 		if v.c.has(table + ".cold") {
 			v.cold(table+".cold", h.Cold)
 		}
-		v.oneOf(table+".kind", h.Kind, kindHTTP, kindLog)
-		switch h.Kind {
-		case kindHTTP:
-			v.http(table, h)
-		case kindLog:
-			v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "answers", "proxy")
-		}
+		v.kind(table, h)
+	}
+}
+
+// kind checks the keys that go with one kind of handler only.
+func (v *validation) kind(table string, h *HandlerConfig) {
+	v.oneOf(table+".kind", h.Kind, kindHTTP, kindExec, kindLog)
+	switch h.Kind {
+	case kindHTTP:
+		v.http(table, h)
+	case kindExec:
+		v.exec(table, h)
+	case kindLog:
+		v.only(table, `it is for kind = "http" or "exec"`, "answers")
+	}
+	if h.Kind == kindHTTP || h.Kind == kindLog {
+		v.only(table, `it is for kind = "exec"`, "command")
+	}
+	if h.Kind == kindExec || h.Kind == kindLog {
+		v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "proxy", "trust_retry_after",
+			"ca_file", "client_cert", "client_key", "max_rate")
 	}
 }
 
@@ -149,20 +164,60 @@ func (v *validation) http(table string, h *HandlerConfig) {
 		v.httpURL(table+".proxy", h.Proxy)
 	}
 	v.secret(table+".secret", h.Secret)
+	v.tls(table, h)
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		v.header(join(table+".headers", name), name, h.Headers[name])
 	}
-	for _, status := range slices.Sorted(maps.Keys(h.Answers)) {
-		at := join(table+".answers", status)
-		if n, err := strconv.Atoi(status); err != nil || n < 200 || n > 599 || strconv.Itoa(n) != status {
-			v.add(at, "is not an HTTP status between 200 and 599", `write answers = { "409" = "done" }`)
+	v.answers(table, h, 200, 599, "an HTTP status", `write answers = { "409" = "done" }`)
+}
+
+func (v *validation) tls(table string, h *HandlerConfig) {
+	keys := [...]string{"ca_file", "client_cert", "client_key"}
+	if strings.HasPrefix(h.URL, "http://") {
+		v.only(table, "the url is not one of https", keys[:]...)
+		return
+	}
+	for i, empty := range [...]bool{h.CAFile == "", h.ClientCert == "", h.ClientKey.IsZero()} {
+		if at := table + "." + keys[i]; empty && v.c.has(at) {
+			v.add(at, "is empty", "name a file in PEM form")
+		}
+	}
+	switch cert, key := v.c.has(table+".client_cert"), v.c.has(table+".client_key"); {
+	case cert && !key:
+		v.add(table+".client_key", "is missing beside client_cert", `write client_key = "file:PATH"`)
+	case key && !cert:
+		v.add(table+".client_cert", "is missing beside client_key", `write client_cert = "PATH"`)
+	}
+	v.secret(table+".client_key", h.ClientKey)
+}
+
+func (v *validation) exec(table string, h *HandlerConfig) {
+	v.required(table, "command", len(h.Command) == 0, `write command = ["program", "argument"]`)
+	for i, word := range h.Command {
+		at := fmt.Sprintf("%s.command[%d]", table, i)
+		switch {
+		case i == 0 && word == "":
+			v.add(at, "names no program", `write command = ["program", "argument"]`)
+		case strings.ContainsRune(word, 0):
+			v.add(at, "holds a zero byte, which no argument can", "remove it")
+		}
+	}
+	v.answers(table, h, 0, 255, "an exit code", `write answers = { "3" = "done" }`)
+}
+
+// answers checks the meanings of the numbers from..to, which are called what.
+func (v *validation) answers(table string, h *HandlerConfig, from, to int, what, hint string) {
+	for _, number := range slices.Sorted(maps.Keys(h.Answers)) {
+		at := join(table+".answers", number)
+		if n, err := strconv.Atoi(number); err != nil || n < from || n > to || strconv.Itoa(n) != number {
+			v.add(at, fmt.Sprintf("is not %s between %d and %d", what, from, to), hint)
 			continue
 		}
-		v.oneOf(at, h.Answers[status], answers()...)
+		v.oneOf(at, h.Answers[number], answers()...)
 	}
 }
 
-// answers are the meanings that a handler's status may be given.
+// answers are the meanings that a status or an exit code may be given.
 func answers() []string { return []string{"done", "no-effect", "permanent", "unknown"} }
 
 // header checks one of the handler's own headers. Those that idemd or HTTP

@@ -148,6 +148,28 @@ func (s *Size) fromTOML(n *node) (what, hint string) {
 	return "", ""
 }
 
+// Rate is a number of events per second.
+type Rate float64
+
+// The bounds of a Rate that is set.
+const (
+	minRate Rate = 0.001
+	maxRate Rate = 1e6
+)
+
+func (r *Rate) fromTOML(n *node) (what, hint string) {
+	const help = "write the number of events in a second, such as 20 or 0.5"
+	if n.kind != kindInteger && n.kind != kindFloat {
+		return "must be a number, not " + n.kind.String(), help
+	}
+	v, err := strconv.ParseFloat(strings.ReplaceAll(n.text, "_", ""), 64)
+	if err != nil || !(Rate(v) >= minRate && Rate(v) <= maxRate) {
+		return fmt.Sprintf("%s is not between %v and 1000000", n.text, minRate), help
+	}
+	*r = Rate(v)
+	return "", ""
+}
+
 // Age is a Duration that can be switched off.
 type Age struct {
 	Limit Duration // zero: not set

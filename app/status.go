@@ -26,6 +26,7 @@ func (a *App) backend() admin.Backend {
 		s := &a.specs[i]
 		b.Handlers = append(b.Handlers, admin.Handler{
 			ID: s.ID, Name: s.Name, Effect: s.Effect, Retain: s.Retain, Matches: s.Matches,
+			Pause: a.pools[i].Pause, Resume: a.pools[i].Resume,
 		})
 	}
 	return b
@@ -94,9 +95,16 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 	for verdict, n := range s.Verdicts {
 		counters["verdict_"+verdict] = n
 	}
-	return admin.HandlerStatus{
-		Name: spec.Name, ID: spec.ID, Effect: spec.Effect, Running: int(s.InFlight), Counters: counters,
+	h := admin.HandlerStatus{
+		Name: spec.Name, ID: spec.ID, Effect: spec.Effect, State: admin.HandlerRuns, Running: int(s.InFlight), Counters: counters,
 	}
+	switch {
+	case !s.Paused.IsZero():
+		h.State = admin.HandlerPaused
+	case !s.Held.IsZero():
+		h.State = admin.HandlerHeld
+	}
+	return h
 }
 
 // explain says why a handler did what it did with an event.
@@ -106,9 +114,11 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 		if spec.ID != handler {
 			continue
 		}
+		snap := a.pools[i].Snapshot()
 		why := consumer.Why{
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
 			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
+			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
 		}
 		state := dedup.Free
 		if rec != nil {
@@ -128,7 +138,15 @@ func handlerWarnings(name string, s *consumer.Snapshot) []string {
 	if s.Unreaped > 0 {
 		w = append(w, fmt.Sprintf("handler %s: %d runs of an earlier process are not settled yet", name, s.Unreaped))
 	}
-	if s.Paused {
+	if !s.Paused.IsZero() {
+		w = append(w, fmt.Sprintf("handler %s is paused by hand since %s: its events stay queued until idemd handler resume %s",
+			name, s.Paused.UTC().Format(time.RFC3339), name))
+	} else if !s.Held.IsZero() {
+		w = append(w, fmt.Sprintf("handler %s is held since %s, for ten events in a row failed (the last one: %s, %s): one is tried every 30 s, "+
+			"the others stay queued; idemd handler resume %s gives it all of them at once",
+			name, s.Held.UTC().Format(time.RFC3339), s.LastReason.Code, s.LastReason.Detail, name))
+	}
+	if s.StoreDown {
 		w = append(w, fmt.Sprintf("handler %s takes nothing: the claim store does not answer", name))
 	}
 	return w

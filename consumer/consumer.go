@@ -25,12 +25,13 @@ type Attempt struct {
 
 // Handler makes attempts. Handle is called from many goroutines. It must return
 // soon after ctx is done, and must not try again by itself: one attempt is one
-// request on the wire. A run that panics counts as Unknown.
+// request on the wire, or one process. A run that panics counts as Unknown.
 type Handler interface {
 	Handle(ctx context.Context, a *Attempt) Answer
 }
 
 var (
 	_ Handler = (*HTTP)(nil)
+	_ Handler = (*Exec)(nil)
 	_ Handler = (*Log)(nil)
 )

@@ -15,6 +15,8 @@ type Why struct {
 	Seq      uint64         // stream sequence of the event that was asked about
 	Record   *dedup.Record  // the run's; nil when there is none
 	Progress dedup.Progress // the handler's
+	Held     bool           // the handler fails on everything: one event is tried from time to time
+	Paused   bool           // by hand
 	Now      time.Time      // its location is used for times
 }
 
@@ -35,8 +37,12 @@ func Explain(w Why) string {
 		}
 		return fmt.Sprintf("Running: attempt %d at %s began at %s and has not ended.", r.Attempts+1, w.Handler, w.at(r.Started))
 	case dedup.Waiting:
-		return fmt.Sprintf("Waiting: %s%s; %s gets it again at %s%s.",
-			attempts(r.Attempts), because(r.Reason), w.Handler, w.at(r.Due), w.duplicate())
+		kept := w.kept()
+		if kept != "" {
+			kept = ", but " + kept
+		}
+		return fmt.Sprintf("Waiting: %s%s; %s gets it again at %s%s%s.",
+			attempts(r.Attempts), because(r.Reason), w.Handler, w.at(r.Due), w.duplicate(), kept)
 	case dedup.Dead:
 		return fmt.Sprintf("Dead letter: %s gets it no more, %s%s; it waits for \"idemd dead retry\" or \"idemd dead drop\"%s.",
 			w.Handler, attempts(r.Attempts), because(r.Reason), w.duplicate())
@@ -62,7 +68,21 @@ func (w *Why) noRecord() string {
 	case w.Seq <= w.Progress.SettledTo:
 		return fmt.Sprintf("Forgotten: %s settled it, and the record has expired.", w.Handler)
 	}
+	if kept := w.kept(); kept != "" {
+		return fmt.Sprintf("Not yet: %s has no record of it, for %s.", w.Handler, kept)
+	}
 	return fmt.Sprintf("Not yet: %s has no record of it, it waits for a free worker.", w.Handler)
+}
+
+// kept says what keeps events from the handler.
+func (w *Why) kept() string {
+	switch {
+	case w.Paused:
+		return "it is paused by hand until idemd handler resume"
+	case w.Held:
+		return "it is held, for ten events in a row failed: one is tried every 30 s until one succeeds"
+	}
+	return ""
 }
 
 func (w *Why) done() string {

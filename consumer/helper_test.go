@@ -257,7 +257,7 @@ func (s *script) wantCalls(t *testing.T, n int) []call {
 }
 
 // status is the answer to an HTTP status.
-func status(code int) Answer { return Classify(code, nil) }
+func status(code int) Answer { return Classify(Reply{Status: code}, nil) }
 
 func repeat(a Answer, n int) []Answer {
 	all := make([]Answer, n)

@@ -35,6 +35,7 @@ type HTTPConfig struct {
 	Answers     map[string]string // own classification, status to class: "409" = "done"
 	Proxy       string            // URL of a proxy; none when empty, whatever the environment says
 	Concurrency int               // connections kept open; DefaultConcurrency when 0
+	TrustWait   bool              // believe in Retry-After also for irrevocable runs: no proxy writes it
 	TLS         *tls.Config       // nil for the system's roots
 	Now         func() time.Time  // time.Now when nil
 }
@@ -47,6 +48,7 @@ type HTTP struct {
 	headers   http.Header
 	signer    *signer
 	own       map[int]Class
+	trustWait bool
 	transport *http.Transport
 	now       func() time.Time
 }
@@ -74,7 +76,7 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 		headers.Set("Authorization", basicAuth(target.User))
 	}
 	target.User, target.Fragment = nil, ""
-	h := &HTTP{url: target, headers: headers, signer: sign, own: own, now: cfg.Now}
+	h := &HTTP{url: target, headers: headers, signer: sign, own: own, trustWait: cfg.TrustWait, now: cfg.Now}
 	if h.now == nil {
 		h.now = time.Now
 	}
@@ -120,7 +122,7 @@ func (h *HTTP) Close() error {
 }
 
 // Handle sends the event and classifies what comes back. Of the answer only its
-// status is looked at.
+// status, Retry-After and Idemd-Outcome are looked at.
 func (h *HTTP) Handle(ctx context.Context, a *Attempt) Answer {
 	var sent wire
 	resp, err := h.transport.RoundTrip(h.request(sent.trace(ctx), a))
@@ -128,7 +130,10 @@ func (h *HTTP) Handle(ctx context.Context, a *Attempt) Answer {
 		return classifyError(ctx, err, sent.nothing())
 	}
 	drain(resp)
-	return Classify(resp.StatusCode, h.own)
+	return Classify(Reply{
+		Status: resp.StatusCode, RetryAfter: resp.Header.Get("Retry-After"), Outcome: resp.Header.Get("Idemd-Outcome"),
+		TrustWait: h.trustWait, Now: h.now(),
+	}, h.own)
 }
 
 // request builds the one request. Its body is neither nil nor of a kind that

@@ -65,7 +65,9 @@ type Snapshot struct {
 	Settling    int64             `json:"settling"`     // runs whose record is being written
 	LastReason  dedup.Reason      `json:"last_reason"`  // of the last attempt that was not done
 	Oldest      time.Time         `json:"oldest"`       // when the oldest open delivery was stored; zero when none is open
-	Paused      bool              `json:"paused"`       // nothing is taken: the claim store does not answer
+	StoreDown   bool              `json:"store_down"`   // nothing is taken: the claim store does not answer
+	Held        time.Time         `json:"held"`         // since when one event is tried from time to time, for all failed; zero when not
+	Paused      time.Time         `json:"paused"`       // since when nothing is taken, by hand; zero when not
 	SettledTo   uint64            `json:"settled_to"`   // every delivery up to here that came is settled; what is saved, Progress tells
 }
 

@@ -10,6 +10,7 @@ import (
 // The bounds of an answer that says when to run again.
 const (
 	defaultWait = 30 * time.Second
+	minWait     = time.Second
 	maxWait     = time.Hour
 )
 
@@ -43,6 +44,7 @@ type facts struct {
 	firstSeen time.Time
 	now       time.Time
 	random    float64 // 0 <= random < 1, for the jitter
+	trial     bool    // the handler is held: a failure is no attempt
 }
 
 // decide says what follows from an answer. It has no side effects.
@@ -52,12 +54,14 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 		return settlement{action: commit, counts: true}
 	case a.Class == Permanent:
 		return settlement{action: bury, counts: true, park: true, reason: a.Reason}
-	case a.Class == Wait:
+	case a.Class == Wait && !(a.Hearsay && f.effect == dedup.Irrevocable):
 		return s.again(a, f, false, min(orDefault(a.After, defaultWait), maxWait))
 	case a.Class == NoEffect && a.Endless:
 		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case a.Class != NoEffect && f.effect == dedup.Irrevocable:
 		return settlement{action: doubt, counts: true, park: true, reason: a.Reason}
+	case f.trial:
+		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case f.attempts+1 >= s.MaxAttempts():
 		return s.giveUp(a.Reason, "after "+plural(f.attempts+1, "attempt"), true)
 	}

@@ -13,14 +13,16 @@ import (
 
 // Case 28: DESIGN's table, status by status.
 func TestClassify_EveryStatus(t *testing.T) {
-	want := func(status int) (Class, bool) {
-		switch status {
+	want := func(code int) (Class, bool) {
+		switch code {
 		case 401, 403, 404, 405:
 			return NoEffect, true
-		case 408, 409, 423, 425, 429:
+		case 408, 409, 423, 425:
 			return Unknown, false
+		case 429:
+			return Wait, false
 		}
-		switch status / 100 {
+		switch code / 100 {
 		case 2:
 			return Done, false
 		case 1, 3, 4:
@@ -28,13 +30,13 @@ func TestClassify_EveryStatus(t *testing.T) {
 		}
 		return Unknown, false
 	}
-	for status := 100; status < 700; status++ {
-		a := Classify(status, nil)
-		if class, endless := want(status); a.Class != class || a.Endless != endless {
-			t.Errorf("%d is %v (endless %v), want %v (%v)", status, a.Class, a.Endless, class, endless)
+	for code := 100; code < 700; code++ {
+		a := status(code)
+		if class, endless := want(code); a.Class != class || a.Endless != endless {
+			t.Errorf("%d is %v (endless %v), want %v (%v)", code, a.Class, a.Endless, class, endless)
 		}
-		if reason := fmt.Sprintf("http-%d", status); a.Class == Done && a.Reason.Code != "" || a.Class != Done && a.Reason.Code != reason {
-			t.Errorf("%d has the reason %+v", status, a.Reason)
+		if reason := fmt.Sprintf("http-%d", code); a.Class == Done && a.Reason.Code != "" || a.Class != Done && a.Reason.Code != reason {
+			t.Errorf("%d has the reason %+v", code, a.Reason)
 		}
 	}
 }
@@ -46,11 +48,11 @@ func TestClassify_OwnRulesGoFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	for status, want := range map[int]Class{409: Done, 200: Permanent, 404: NoEffect, 500: Unknown, 201: Done, 400: Permanent} {
-		if a := Classify(status, own); a.Class != want || a.Endless {
+		if a := Classify(Reply{Status: status}, own); a.Class != want || a.Endless {
 			t.Errorf("%d is %+v, want %v", status, a, want)
 		}
 	}
-	if a := Classify(409, own); a.Reason.Code != "" {
+	if a := Classify(Reply{Status: 409}, own); a.Reason.Code != "" {
 		t.Errorf("a done answer has the reason %+v", a.Reason)
 	}
 	_, err = ParseAnswers(map[string]string{"4xx": "done", "99": "done", "600": "done", "409": "maybe", "410": "done"})

@@ -73,6 +73,8 @@ type Pool struct {
 	open   *openDeliveries
 	claims *claims
 	gate   gate
+	hold   *hold
+	pace   *pace
 
 	deliveries chan *queue.Delivery // to the next free worker
 	due        chan dedup.Record    // to the next free worker
@@ -106,7 +108,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
 		log: r.log, lost: cfg.lost,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
-		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now},
+		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
 		slots: make(chan struct{}, 4*spec.Concurrency),
 		stop:  make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
@@ -265,6 +267,9 @@ func (p *Pool) fetch(ctx context.Context) error {
 			p.obs.redelivered.Add(1)
 			continue // it is being worked on
 		}
+		if p.spec.Matches(d.Event.Source, d.Event.Type) && p.pace.wait(ctx) != nil {
+			return nil
+		}
 		select {
 		case p.deliveries <- d:
 		case <-ctx.Done():
@@ -292,6 +297,9 @@ func (p *Pool) wakeUps(taking, running context.Context) error {
 			next = dedup.At(p.now().Add(pollEvery))
 		}
 		for _, rec := range records {
+			if p.pace.wait(taking) != nil {
+				return nil
+			}
 			select {
 			case p.due <- rec:
 			case <-taking.Done():
@@ -325,20 +333,6 @@ func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
 	}
 }
 
-// work is one worker. It asks for the next run only when it is free; of a
-// delivery and a due run that wait both, either may come first.
-func (p *Pool) work(taking, running context.Context) {
-	for taking.Err() == nil {
-		select {
-		case <-taking.Done():
-		case d := <-p.deliveries:
-			p.deliver(running, d)
-		case rec := <-p.due:
-			p.wake(running, &rec)
-		}
-	}
-}
-
 // mark keeps open deliveries from being delivered again.
 func (p *Pool) mark(ctx context.Context) {
 	for sleep(ctx, p.ackWait/3) == nil {
@@ -357,7 +351,8 @@ func (p *Pool) Snapshot() Snapshot {
 	s := p.obs.snapshot()
 	s.Handler = p.spec.ID
 	s.Oldest = p.open.oldest()
-	s.Paused = p.gate.broken()
+	s.StoreDown = p.gate.broken()
+	s.Held, s.Paused = p.hold.since()
 	s.SettledTo = p.open.progress()
 	return s
 }
@@ -370,4 +365,6 @@ type run struct {
 	delivered bool         // a delivery stands behind it and is open
 	claimed   bool         // rec is the claim's record
 	rec       dedup.Record // zero before
+	trial     bool         // the handler is held, this event tries whether it works again
+	reached   bool         // the handler was called
 }

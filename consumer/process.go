@@ -12,9 +12,10 @@ import (
 )
 
 // deliver takes one delivery from the queue to its end: it is filtered out,
-// parked unseen, or run. It is called by a free worker.
-func (p *Pool) deliver(ctx context.Context, d *queue.Delivery) {
-	r := &run{ev: &d.Event, key: event.KeyFor(&d.Event, p.spec.ID), seq: d.Seq, delivered: true}
+// parked unseen, or run. It is called by a free worker, and reports whether the
+// handler was called.
+func (p *Pool) deliver(ctx context.Context, d *queue.Delivery, trial bool) bool {
+	r := &run{ev: &d.Event, key: event.KeyFor(&d.Event, p.spec.ID), seq: d.Seq, delivered: true, trial: trial}
 	switch reason := p.spec.unrunnable(r.ev); {
 	case !p.spec.Matches(r.ev.Source, r.ev.Type):
 		p.obs.filtered.Add(1)
@@ -26,22 +27,24 @@ func (p *Pool) deliver(ctx context.Context, d *queue.Delivery) {
 	default:
 		p.runClaimed(ctx, r)
 	}
+	return r.reached
 }
 
 // wake takes one record that is due to its end. Whatever made it wait, it is to
-// run now: neither types nor parking are looked at again.
-func (p *Pool) wake(ctx context.Context, rec *dedup.Record) {
+// run now: neither types nor parking are looked at again. It reports whether the
+// handler was called.
+func (p *Pool) wake(ctx context.Context, rec *dedup.Record, trial bool) bool {
 	if p.gate.closedFor() > 0 {
-		return // the store shows it again
+		return false // the store shows it again
 	}
 	if rec.State == dedup.Started { // an external owner's lease has ended
 		if err := p.reaper.reap(ctx, rec); err != nil {
 			p.obs.storeErrors.Add(1)
 			p.log.Warn("ended lease not settled, trying again", "run_id", rec.Key.RunID(), "error", err)
 		}
-		return
+		return false
 	}
-	r := &run{key: rec.Key, seq: rec.Seq, rec: *rec}
+	r := &run{key: rec.Key, seq: rec.Seq, rec: *rec, trial: trial}
 	var err error
 	switch r.ev, err = fetch(ctx, p.queue, p.spec.ID, rec); {
 	case err == nil:
@@ -56,6 +59,7 @@ func (p *Pool) wake(ctx context.Context, rec *dedup.Record) {
 		p.obs.queueErrors.Add(1)
 		p.log.Warn("event of a due run not read, trying again", "run_id", r.key.RunID(), "error", err)
 	}
+	return r.reached
 }
 
 // runClaimed asks for the claim, and if it is granted makes the attempt and
@@ -150,6 +154,7 @@ func (p *Pool) attempt(ctx context.Context, r *run) (Answer, bool) {
 		return Answer{}, false
 	}
 	p.obs.answer(answer)
+	p.noted(r, answer)
 	return answer, true
 }
 
@@ -168,7 +173,7 @@ func (p *Pool) handle(ctx context.Context, a *Attempt) (answer Answer) {
 func (p *Pool) facts(r *run) facts {
 	f := facts{
 		effect: max(r.rec.Effect, p.spec.Effect), attempts: int(r.rec.Attempts),
-		firstSeen: r.rec.FirstSeen.Std(), now: p.now(), random: rand.Float64(),
+		firstSeen: r.rec.FirstSeen.Std(), now: p.now(), random: rand.Float64(), trial: r.trial,
 	}
 	if !r.claimed {
 		f.firstSeen = f.now

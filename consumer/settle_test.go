@@ -195,7 +195,7 @@ func TestPool_RefuseRunsNothingWithoutTheStore(t *testing.T) {
 		advance(10*time.Minute + time.Second)
 		h.wantCalls(t, 0)
 		snap := p.Snapshot()
-		if !snap.Paused || snap.GivenBack == 0 || snap.StoreErrors > 100 || snap.SettledTo != 0 {
+		if !snap.StoreDown || snap.GivenBack == 0 || snap.StoreErrors > 100 || snap.SettledTo != 0 {
 			t.Errorf("snapshot is %+v", snap)
 		}
 		r.store.mu.Lock()
@@ -203,7 +203,7 @@ func TestPool_RefuseRunsNothingWithoutTheStore(t *testing.T) {
 		r.store.mu.Unlock()
 		advance(2 * time.Minute)
 		h.wantCalls(t, 50)
-		if s := p.Snapshot(); s.Paused || s.SettledTo != 50 {
+		if s := p.Snapshot(); s.StoreDown || s.SettledTo != 50 {
 			t.Errorf("snapshot is %+v", s)
 		}
 	})
@@ -230,7 +230,7 @@ func TestPool_AllowRunsWithoutTheStore(t *testing.T) {
 		if d := calls[2].at.Sub(calls[1].at); calls[2].event != "e2" || d < 29*time.Second {
 			t.Errorf("attempt was %+v, after %v", calls[2], d)
 		}
-		if s := p.Snapshot(); s.Unclaimed != 2 || s.GivenBack != 1 || s.SettledTo != 2 || s.Paused {
+		if s := p.Snapshot(); s.Unclaimed != 2 || s.GivenBack != 1 || s.SettledTo != 2 || s.StoreDown {
 			t.Errorf("snapshot is %+v", s)
 		}
 	})

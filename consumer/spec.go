@@ -19,6 +19,12 @@ const (
 	DefaultReplayLimit = 14 * 24 * time.Hour
 )
 
+// The bounds of Spec.MaxRate.
+const (
+	minMaxRate = 0.001
+	maxMaxRate = 1e6
+)
+
 // DefaultRetry gives the default delays between attempts: with four of them
 // there are five attempts.
 func DefaultRetry() []time.Duration {
@@ -58,6 +64,7 @@ type Spec struct {
 	StoreUnavailable StoreUnavailable
 	Timeout          time.Duration   // of one attempt
 	Concurrency      int             // attempts at one time
+	MaxRate          float64         // events a second that are taken; 0 for no bound
 	Retry            []time.Duration // delays between attempts; nil takes the default, empty allows one attempt
 	Jitter           float64         // a delay d becomes d to d*(1+Jitter): never early
 	OnMismatch       OnMismatch
@@ -118,6 +125,8 @@ func (s Spec) Validate() []Problem {
 		{s.OnMismatch != MismatchPark && s.OnMismatch != MismatchDrop, "on_mismatch", "write park or drop"},
 		{s.Timeout < 0, "timeout", "must be more than 0"},
 		{s.Concurrency < 0 || s.Concurrency > 4096, "concurrency", "must be 1 to 4096"},
+		{!(s.MaxRate >= 0 && s.MaxRate <= maxMaxRate) || s.MaxRate > 0 && s.MaxRate < minMaxRate, "max_rate",
+			"must be between 0.001 and 1000000 events a second"},
 		{s.Jitter < 0 || s.Jitter > 1, "jitter", "must be between 0 and 1"},
 		{s.Retain < 0, "cold", "must be more than 0"},
 		{s.ReplayLimit < 0, "replay_limit", "must be more than 0"},

@@ -90,14 +90,14 @@ func printStatus(p *printer, st admin.Status) {
 	}
 	p.table(rows...)
 	p.line("")
-	rows = [][]string{{"HANDLER", "EFFECT", "UNSEEN", "RUNNING", "OPEN", "SINCE START"}}
+	rows = [][]string{{"HANDLER", "EFFECT", "STATE", "UNSEEN", "RUNNING", "OPEN", "SINCE START"}}
 	for _, h := range st.Handlers {
 		open := map[string]uint64{}
 		for state, n := range h.Open {
 			open[state] = uint64(n)
 		}
 		rows = append(rows, []string{
-			h.Name, h.Effect.String(), fmt.Sprint(h.Pending), fmt.Sprint(h.Running), counters(open), counters(h.Counters),
+			h.Name, h.Effect.String(), string(h.State), fmt.Sprint(h.Pending), fmt.Sprint(h.Running), counters(open), counters(h.Counters),
 		})
 	}
 	p.table(rows...)
