@@ -77,8 +77,19 @@ type SourceConfig struct {
 	Reply                  string   `toml:"reply"`    // empty or success; empty: the endpoint's own
 	MaxAge                 Age      `toml:"max_age"`  // not set: [windows] cold
 
-	// scheme token
-	Header      string `toml:"header"`       // that carries the token; empty: Authorization: Bearer
+	// scheme hmac
+	Secret          Secret `toml:"secret"`
+	PreviousSecret  Secret `toml:"previous_secret"`
+	Algorithm       string `toml:"algorithm"` // sha1, sha256 or sha512; empty: sha256
+	Encoding        string `toml:"encoding"`  // hex, base64 or base64url; empty: hex
+	Prefix          string `toml:"prefix"`    // before each signature
+	Separator       string `toml:"separator"` // between several in one header; empty: there is one
+	TimestampHeader string `toml:"timestamp_header"`
+	Signed          string `toml:"signed"`    // of {body}, {timestamp}, {id} and text; empty: {body}
+	Tolerance       Age    `toml:"tolerance"` // of the timestamp; not set: 5m
+
+	// scheme token and hmac
+	Header      string `toml:"header"`       // that carries token or signature; empty, for a token: Authorization: Bearer
 	IDHeader    string `toml:"id_header"`    // where the event's id stands: a header
 	IDPath      string `toml:"id_path"`      // or a path in the JSON body
 	TypeHeader  string `toml:"type_header"`  // where its type stands

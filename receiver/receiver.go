@@ -3,8 +3,8 @@
 // and only then answers what the platform wants to hear. It does nothing else:
 // no handler runs here and no duplicate is decided here.
 //
-// A Scheme is one platform's protocol. Two are here: token, for senders that
-// share a secret, and wecom. XML payloads become JSON by one mapping, see
+// A Scheme is one platform's protocol. Three are here: token and hmac, for
+// senders that send a secret or sign with one, and wecom. XML payloads become JSON by one mapping, see
 // document.appendJSON; JSON payloads are delivered byte for byte.
 //
 // What cannot be stored is refused in the way that makes the platform call

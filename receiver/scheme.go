@@ -157,6 +157,7 @@ func (e schemeEntry) make(c SourceConfig) (Scheme, []Problem) {
 // schemes is the table of all schemes. A new one is a line here, a file
 // scheme_NAME.go and vectors in testdata/NAME.json.
 var schemes = map[string]schemeEntry{
+	"hmac":  {validateHMAC, newHMAC, OnRefuseStatus, nil},
 	"token": {validateToken, newToken, OnRefuseStatus, nil},
 	"wecom": {validateWecom, newWecom, OnRefuseHold, wecomVolatile()},
 }
