@@ -69,6 +69,18 @@ type Challenger interface {
 	Challenge(req *Request, now time.Time) (Reply, error)
 }
 
+// HeaderChecker is a Scheme that knows many a bad request by its headers.
+type HeaderChecker interface {
+	// CheckHeader refuses requests that no body could make good, before one is
+	// read. Its errors are as Open's, which checks the headers again.
+	CheckHeader(h http.Header, now time.Time) error
+}
+
+var (
+	_ HeaderChecker = (*hmacScheme)(nil)
+	_ HeaderChecker = (*token)(nil)
+)
+
 // Request is what a Scheme sees of an HTTP request.
 type Request struct {
 	Method   string

@@ -248,6 +248,12 @@ func (s *hmacScheme) checkTime(text string, now time.Time) error {
 	return nil
 }
 
+// CheckHeader checks the form of the signature, and the timestamp.
+func (s *hmacScheme) CheckHeader(h http.Header, now time.Time) error {
+	_, err := s.read(h, now)
+	return err
+}
+
 // mac gives the signature of a request.
 func (s *hmacScheme) mac(secret string, c *claim, body []byte) []byte {
 	m := hmac.New(s.hash, []byte(secret))
