@@ -39,9 +39,11 @@ const (
 
 // ReceiverSection is what all sources share.
 type ReceiverSection struct {
-	Listen   string `toml:"listen"`    // host:port
-	MaxBody  Size   `toml:"max_body"`  // of one request
-	InFlight int    `toml:"in_flight"` // requests at one time
+	Listen     string `toml:"listen"`      // host:port
+	MaxBody    Size   `toml:"max_body"`    // of one request
+	InFlight   int    `toml:"in_flight"`   // requests at one time whose bodies are here
+	Readers    int    `toml:"readers"`     // bodies being read at one time
+	BodyMemory Size   `toml:"body_memory"` // for all bodies
 }
 
 // QueueSection is the durable queue.
@@ -126,6 +128,7 @@ func Default() *Config {
 		Environment: Production,
 		Receiver: ReceiverSection{
 			Listen: "127.0.0.1:8420", MaxBody: receiver.DefaultMaxBody, InFlight: receiver.DefaultInFlight,
+			Readers: receiver.DefaultReaders, BodyMemory: receiver.DefaultBodyMemory,
 		},
 		Windows: WindowsSection{
 			Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),
