@@ -188,6 +188,31 @@ func TestHMAC_SignsInEveryWayThatItOpens(t *testing.T) {
 	}
 }
 
+// One signature has one spelling, so that no two requests differ in it only.
+func TestHMAC_SignatureHasOneSpelling(t *testing.T) {
+	mac := bytes.Repeat([]byte{0xfb, 0xff}, 16)
+	for name, c := range map[string]struct{ good, bad []string }{
+		EncodingHex:       {[]string{strings.Repeat("fbff", 16), strings.Repeat("FBFF", 16)}, []string{strings.Repeat("fbff", 15), "0x" + strings.Repeat("fbff", 16)}},
+		EncodingBase64:    {[]string{"+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/+/8=", "+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/+/8"}, []string{"+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/+/9=", "+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/+/8==", "-__7__v_-__7__v_-__7__v_-__7__v_-__7__v_-_8", "+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/\n+/8="}},
+		EncodingBase64URL: {[]string{"-__7__v_-__7__v_-__7__v_-__7__v_-__7__v_-_8=", "-__7__v_-__7__v_-__7__v_-__7__v_-__7__v_-_8"}, []string{"-__7__v_-__7__v_-__7__v_-__7__v_-__7__v_-_9", "+//7//v/+//7//v/+//7//v/+//7//v/+//7//v/+/8="}},
+	} {
+		enc, ok := encodingOf(name)
+		if !ok || enc.encode(mac) != c.good[0] {
+			t.Errorf("%s: encoded as %s", name, enc.encode(mac))
+		}
+		for _, text := range c.good {
+			if !bytes.Equal(enc.decode(text, len(mac)), mac) {
+				t.Errorf("%s: %q is not read", name, text)
+			}
+		}
+		for _, text := range c.bad {
+			if enc.decode(text, len(mac)) != nil {
+				t.Errorf("%s: %q is read", name, text)
+			}
+		}
+	}
+}
+
 func TestHMAC_ProblemsAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*SourceConfig)

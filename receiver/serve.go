@@ -38,9 +38,9 @@ func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	body := body{used: &rc.bodies}
-	defer body.release()
-	switch err := rc.readBody(s, &body, w, r); {
+	b := body{used: &rc.bodies}
+	defer b.release()
+	switch err := rc.readBody(s, &b, w, r); {
 	case errors.Is(err, errNoRoom):
 		rc.refuse(s, ReasonReading, w)
 		return
@@ -57,7 +57,7 @@ func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	opened, err := rc.open(s, r, body.bytes)
+	opened, err := rc.open(s, r, b.bytes)
 	if err != nil {
 		rc.reject(s, w, err)
 		return
@@ -78,7 +78,7 @@ func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 		rc.refuse(s, reason, w)
 		return
 	}
-	body.release() // held requests have a bound of their own
+	b.release() // held requests have a bound of their own
 	if !rc.hold(ctx, r.Context(), &opened.Event) {
 		rc.abort(s, reason, w) // does not return
 	}
