@@ -38,5 +38,9 @@ race: ## run all tests under the race detector
 bench: ## print the speed figures against their references (takes a few minutes)
 	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./dedup/boltstore ./app
 
+.PHONY: overload
+overload: ## print what becomes of ten times the sustainable rate (takes 90 seconds)
+	go test -run '^$$' -bench BenchmarkOverload -benchtime 1x -timeout 10m ./app
+
 $(TOOLS)/staticcheck:
 	GOBIN=$(TOOLS) go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)

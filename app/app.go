@@ -128,7 +128,8 @@ func (a *App) open(ctx context.Context) error {
 // source's on_refuse says.
 func (a *App) listen(sources []receiver.SourceConfig) error {
 	recv, err := receiver.New(receiver.Config{
-		Sources: sources, InFlight: a.cfg.Receiver.InFlight, Retention: a.cfg.Windows.Cold.Std(),
+		Sources: sources, InFlight: a.cfg.Receiver.InFlight, Readers: a.cfg.Receiver.Readers,
+		BodyMemory: int64(a.cfg.Receiver.BodyMemory), Retention: a.cfg.Windows.Cold.Std(),
 		Logger: a.log.With("component", "receiver"),
 		Publish: func(ctx context.Context, ev *event.Event) error {
 			_, err := a.queue.Publish(ctx, ev)

@@ -111,15 +111,9 @@ func (b *builder) resolve(c *Config, path string, s Secret) string {
 func (b *builder) source(c *Config, i int) receiver.SourceConfig {
 	s := &c.Sources[i]
 	r := s.unresolved()
-	r.Token, r.EncodingAESKey = nil, nil
+	r.Token, r.EncodingAESKey, r.Secret = nil, nil, nil
 	for _, k := range s.secrets() {
-		text := b.resolve(c, fmt.Sprintf("source[%d].%s", i, k.key), k.secret)
-		switch k.key {
-		case "token", "previous_token":
-			r.Token = append(r.Token, text)
-		default:
-			r.EncodingAESKey = append(r.EncodingAESKey, text)
-		}
+		k.addTo(&r, b.resolve(c, fmt.Sprintf("source[%d].%s", i, k.key), k.secret))
 	}
 	return r
 }

@@ -196,6 +196,7 @@ func TestSocketPath_TooLongIsForTheOperator(t *testing.T) {
 func TestExampleConfig_EveryKeyIsAcceptedByItsOwner(t *testing.T) {
 	for _, name := range []string{
 		"WECOM_TOKEN", "WECOM_TOKEN_OLD", "SHOP_TOKEN", "SHOP_TOKEN_OLD", "CRM_TOKEN", "CRM_SIGNING_SECRET",
+		"GITHUB_SECRET", "GITHUB_SECRET_OLD",
 	} {
 		t.Setenv(name, "token-of-"+strings.ReplaceAll(name, "_", "-"))
 	}

@@ -39,9 +39,11 @@ const (
 
 // ReceiverSection is what all sources share.
 type ReceiverSection struct {
-	Listen   string `toml:"listen"`    // host:port
-	MaxBody  Size   `toml:"max_body"`  // of one request
-	InFlight int    `toml:"in_flight"` // requests at one time
+	Listen     string `toml:"listen"`      // host:port
+	MaxBody    Size   `toml:"max_body"`    // of one request
+	InFlight   int    `toml:"in_flight"`   // requests at one time whose bodies are here
+	Readers    int    `toml:"readers"`     // bodies being read at one time
+	BodyMemory Size   `toml:"body_memory"` // for all bodies
 }
 
 // QueueSection is the durable queue.
@@ -77,8 +79,19 @@ type SourceConfig struct {
 	Reply                  string   `toml:"reply"`    // empty or success; empty: the endpoint's own
 	MaxAge                 Age      `toml:"max_age"`  // not set: [windows] cold
 
-	// scheme token
-	Header      string `toml:"header"`       // that carries the token; empty: Authorization: Bearer
+	// scheme hmac
+	Secret          Secret `toml:"secret"`
+	PreviousSecret  Secret `toml:"previous_secret"`
+	Algorithm       string `toml:"algorithm"` // sha1, sha256 or sha512; empty: sha256
+	Encoding        string `toml:"encoding"`  // hex, base64 or base64url; empty: hex
+	Prefix          string `toml:"prefix"`    // before each signature
+	Separator       string `toml:"separator"` // between several in one header; empty: there is one
+	TimestampHeader string `toml:"timestamp_header"`
+	Signed          string `toml:"signed"`    // of {body}, {timestamp}, {id} and text; empty: {body}
+	Tolerance       Age    `toml:"tolerance"` // of the timestamp; not set: 5m
+
+	// scheme token and hmac
+	Header      string `toml:"header"`       // that carries token or signature; empty, for a token: Authorization: Bearer
 	IDHeader    string `toml:"id_header"`    // where the event's id stands: a header
 	IDPath      string `toml:"id_path"`      // or a path in the JSON body
 	TypeHeader  string `toml:"type_header"`  // where its type stands
@@ -121,6 +134,7 @@ func Default() *Config {
 		Environment: Production,
 		Receiver: ReceiverSection{
 			Listen: "127.0.0.1:8420", MaxBody: receiver.DefaultMaxBody, InFlight: receiver.DefaultInFlight,
+			Readers: receiver.DefaultReaders, BodyMemory: receiver.DefaultBodyMemory,
 		},
 		Windows: WindowsSection{
 			Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),

@@ -108,6 +108,12 @@ func (v *validation) process() {
 	if n := c.Receiver.InFlight; n < 1 || n > 65536 {
 		v.add("receiver.in_flight", fmt.Sprintf("%d is not between 1 and 65536", n), "write 512")
 	}
+	if n := c.Receiver.Readers; n < 1 || n > 65536 {
+		v.add("receiver.readers", fmt.Sprintf("%d is not between 1 and 65536", n), "write 4096")
+	}
+	if n := c.Receiver.BodyMemory; n < receiver.MinBodyMemory || n > TiB {
+		v.add("receiver.body_memory", fmt.Sprintf("%s is not between %s and %s", n, Size(receiver.MinBodyMemory), TiB), `write "64MiB"`)
+	}
 	if c.has("queue.max_bytes") && c.Queue.MaxBytes < minQueue {
 		v.add("queue.max_bytes", fmt.Sprintf("%s is too small for a queue", c.Queue.MaxBytes), "write at least "+strconv.Quote(minQueue.String()))
 	}

@@ -60,7 +60,7 @@ func (c *Config) NewSample(e SampleEvent) (*Sample, error) {
 		return nil, err
 	}
 	if e.Type != "" {
-		if cfg.Scheme != schemeToken {
+		if cfg.Scheme == schemeWeCom {
 			return nil, &OperatorError{
 				What: "the type of a " + cfg.Scheme + " event stands in its payload", Hint: "write the payload into a file and give --file",
 			}

@@ -31,6 +31,16 @@ encoding_aes_key = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"
 receive_ids = ["ww1"]
 
 [[source]]
+name = "hooks"
+scheme = "hmac"
+secret = "hooks-secret"
+header = "X-Signature"
+timestamp_header = "X-Timestamp"
+signed = "{timestamp}.{body}"
+id_path = "event.id"
+type_header = "X-Type"
+
+[[source]]
 name = "anonymous"
 scheme = "token"
 token = "anonymous-token"
@@ -58,6 +68,7 @@ func TestSample_IsTheEventThatItsSourceReceives(t *testing.T) {
 		{Source: "shop"},
 		{Source: "shop", ID: "o-1", Type: "order.paid", Payload: []byte(`{"n":1}`)},
 		{Source: "wecom"},
+		{Source: "hooks"},
 		{}, // the first source
 	} {
 		got = nil

@@ -3,8 +3,8 @@
 // and only then answers what the platform wants to hear. It does nothing else:
 // no handler runs here and no duplicate is decided here.
 //
-// A Scheme is one platform's protocol. Two are here: token, for senders that
-// share a secret, and wecom. XML payloads become JSON by one mapping, see
+// A Scheme is one platform's protocol. Three are here: token and hmac, for
+// senders that send a secret or sign with one, and wecom. XML payloads become JSON by one mapping, see
 // document.appendJSON; JSON payloads are delivered byte for byte.
 //
 // What cannot be stored is refused in the way that makes the platform call
@@ -33,6 +33,9 @@ import (
 // Defaults and limits of Config.
 const (
 	DefaultInFlight    = 512
+	DefaultReaders     = 4096
+	DefaultBodyMemory  = 64 << 20       // bytes
+	MinBodyMemory      = 4 * MaxMaxBody // bytes
 	DefaultReadTimeout = 4 * time.Second
 	MaxReadTimeout     = 5 * time.Second // platforms wait no longer
 )
@@ -50,8 +53,10 @@ type Config struct {
 	// says that it may not be. It must be safe for concurrent use and keep to ctx.
 	Publish func(ctx context.Context, ev *event.Event) error
 
-	InFlight    int              // requests at a time; default DefaultInFlight
-	ReadTimeout time.Duration    // for one request's body; default DefaultReadTimeout
+	InFlight    int              // requests at a time whose bodies are here; default DefaultInFlight
+	Readers     int              // bodies being read at a time; default DefaultReaders
+	BodyMemory  int64            // bytes of all bodies being read or in flight; default DefaultBodyMemory
+	ReadTimeout time.Duration    // for one request's headers, and for its body; default DefaultReadTimeout
 	Retention   time.Duration    // MaxAge of sources that do not say; default DefaultMaxAge
 	Logger      *slog.Logger     // default: no log
 	Now         func() time.Time // wall clock for ages and Event.Received; default time.Now
@@ -75,6 +80,8 @@ type Receiver struct {
 	sources  []*source
 	state    atomic.Int32
 	inFlight atomic.Int64
+	reading  atomic.Int64 // bodies
+	bodies   atomic.Int64 // bytes of memory that bodies take
 	mux      *http.ServeMux
 }
 
@@ -94,6 +101,8 @@ type source struct {
 // sources.
 func New(cfg Config) (*Receiver, error) {
 	cfg.InFlight = cmp.Or(cfg.InFlight, DefaultInFlight)
+	cfg.Readers = cmp.Or(cfg.Readers, DefaultReaders)
+	cfg.BodyMemory = cmp.Or(cfg.BodyMemory, DefaultBodyMemory)
 	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, DefaultReadTimeout)
 	cfg.Retention = cmp.Or(cfg.Retention, DefaultMaxAge)
 	if cfg.Logger == nil {
@@ -105,8 +114,9 @@ func New(cfg Config) (*Receiver, error) {
 	if cfg.Publish == nil {
 		return nil, errors.New("make receiver: Publish is nil")
 	}
-	if cfg.InFlight < 0 || cfg.ReadTimeout < 0 || cfg.ReadTimeout > MaxReadTimeout {
-		return nil, fmt.Errorf("make receiver: in-flight bound %d or read timeout %s out of range", cfg.InFlight, cfg.ReadTimeout)
+	if cfg.InFlight < 0 || cfg.Readers < 0 || cfg.BodyMemory < MinBodyMemory || cfg.ReadTimeout < 0 || cfg.ReadTimeout > MaxReadTimeout {
+		return nil, fmt.Errorf("make receiver: a bound is out of range: %d in flight, %d readers, %d bytes of bodies, read timeout %s",
+			cfg.InFlight, cfg.Readers, cfg.BodyMemory, cfg.ReadTimeout)
 	}
 	problems := Validate(cfg.Sources)
 	if len(problems) == 0 {
@@ -158,6 +168,7 @@ func (rc *Receiver) add(c SourceConfig) {
 
 // ServeHTTP serves the sources' URLs, /healthz and /readyz.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rc.dropRest(w, drainFor) // until somebody wants the body
 	if p := r.URL.Path; path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
 		// The mux would redirect, which a platform may take for success.
 		writeText(w, http.StatusNotFound, "not found\n")
@@ -204,5 +215,12 @@ func (rc *Receiver) Stats() []SourceStats {
 	return all
 }
 
-// InFlight is the number of requests that are being worked on, without held ones.
+// InFlight is the number of requests that are being worked on: without held
+// ones, and without those whose body is not all here.
 func (rc *Receiver) InFlight() int64 { return rc.inFlight.Load() }
+
+// Reading is the number of requests whose bodies are being read.
+func (rc *Receiver) Reading() int64 { return rc.reading.Load() }
+
+// BodyBytes is the memory that bodies take, without those of held requests.
+func (rc *Receiver) BodyBytes() int64 { return rc.bodies.Load() }

@@ -305,6 +305,7 @@ func TestReceiver_BodyLimitHoldsAlsoForChunkedBodies(t *testing.T) {
 func TestReceiver_DoesNotReadABodyThatIsTooLarge(t *testing.T) {
 	rc, _ := readyReceiver(t, testClock, tokenSource())
 	req := httptest.NewRequest(http.MethodPost, "/in/orders", unreadable{t})
+	req.Header.Set("Authorization", "Bearer shared-secret-1")
 	req.ContentLength = DefaultMaxBody + 1
 	if w, _ := serve(rc, req); w.Code != 413 || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %v", w.Code, w.Header())
@@ -359,7 +360,7 @@ func TestReceiver_HeldConnectionIsClosedWithoutAnAnswer(t *testing.T) {
 	}
 
 	for range maxHeld { // nothing more can be held
-		take(&rc.sources[0].holding, maxHeld)
+		take(&rc.sources[0].holding, 1, maxHeld)
 	}
 	sink.fail(errStore)
 	if status, err := send("{}"); err == nil {

@@ -69,6 +69,18 @@ type Challenger interface {
 	Challenge(req *Request, now time.Time) (Reply, error)
 }
 
+// HeaderChecker is a Scheme that knows many a bad request by its headers.
+type HeaderChecker interface {
+	// CheckHeader refuses requests that no body could make good, before one is
+	// read. Its errors are as Open's, which checks the headers again.
+	CheckHeader(h http.Header, now time.Time) error
+}
+
+var (
+	_ HeaderChecker = (*hmacScheme)(nil)
+	_ HeaderChecker = (*token)(nil)
+)
+
 // Request is what a Scheme sees of an HTTP request.
 type Request struct {
 	Method   string
@@ -157,6 +169,7 @@ func (e schemeEntry) make(c SourceConfig) (Scheme, []Problem) {
 // schemes is the table of all schemes. A new one is a line here, a file
 // scheme_NAME.go and vectors in testdata/NAME.json.
 var schemes = map[string]schemeEntry{
+	"hmac":  {validateHMAC, newHMAC, OnRefuseStatus, nil},
 	"token": {validateToken, newToken, OnRefuseStatus, nil},
 	"wecom": {validateWecom, newWecom, OnRefuseHold, wecomVolatile()},
 }

@@ -43,7 +43,7 @@ func TestSchemes_TableFilesAndVectorsBelongTogether(t *testing.T) {
 // What a scheme signs it opens, and refuses once the secret is another.
 func TestSchemes_OpenWhatTheySign(t *testing.T) {
 	now := time.Unix(testClock, 0)
-	sources := map[string]SourceConfig{"token": tokenSource(), "wecom": wecomSource()}
+	sources := map[string]SourceConfig{"hmac": hmacSource(), "token": tokenSource(), "wecom": wecomSource()}
 	if !slices.Equal(slices.Sorted(maps.Keys(sources)), Schemes()) {
 		t.Fatal("a scheme is missing here")
 	}
@@ -68,16 +68,24 @@ func TestSchemes_OpenWhatTheySign(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, opened, err)
 		}
 		rotated := c
-		rotated.Token = []string{"another-secret-1", c.Token[0]}
+		setSecrets(&rotated, "another-secret-1", slices.Concat(c.Token, c.Secret)[0])
 		if opened, err := open(rotated); err != nil || opened.SecretIndex != 1 {
 			t.Errorf("%s while the secret is replaced: index %d, %v", name, opened.SecretIndex, err)
 		}
 		replaced := c
-		replaced.Token = []string{"another-secret-1", "another-secret-2"}
+		setSecrets(&replaced, "another-secret-1", "another-secret-2")
 		if _, err := open(replaced); err == nil || strings.Contains(err.Error(), "secret-1") {
 			t.Errorf("%s with another secret: %v", name, err)
 		}
 	}
+}
+
+func setSecrets(c *SourceConfig, secrets ...string) {
+	if c.Scheme == "hmac" {
+		c.Secret = secrets
+		return
+	}
+	c.Token = secrets
 }
 
 func TestWecom_KeyIsReplacedWithoutAGap(t *testing.T) {

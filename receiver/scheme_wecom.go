@@ -50,11 +50,8 @@ var (
 )
 
 func validateWecom(c SourceConfig) []Problem {
-	ps := unused("wecom", map[string]bool{
-		"header": c.Header != "", "id_header": c.IDHeader != "", "id_path": c.IDPath != "",
-		"type_header": c.TypeHeader != "", "type_path": c.TypePath != "",
-		"default_type": c.DefaultType != "", "id_scope": c.IDScope != "",
-	})
+	ps := append(countSecrets("token", c.Token),
+		unused(c, "wecom", "token", "encoding_aes_key", "receive_ids", "endpoint", "reply", "max_age")...)
 	add := func(field, what, hint string) { ps = append(ps, Problem{Field: field, What: what, Hint: hint}) }
 	switch {
 	case len(c.EncodingAESKey) == 0:

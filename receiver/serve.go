@@ -1,13 +1,10 @@
 package receiver
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -20,27 +17,47 @@ const (
 	holdRetry    = 100 * time.Millisecond  // between attempts to store a held event
 	maxHeld      = 256                     // requests of one source
 	retryAfter   = "5"                     // seconds
-	firstRead    = 64 << 10                // bytes to make room for at first
 )
 
 // refusal is the body of every answer to a request that is not taken, whatever
 // was wrong with it.
 const refusal = "refused\n"
 
-// post takes one event.
+// post takes one event. A place in flight is for requests that are all here, so
+// that nobody can keep one by sending slowly.
 func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 	arrived := time.Now()
-	slot := &rc.inFlight
-	reason := rc.admit()
-	if reason != "" {
-		slot = rc.toHold(s, reason, w)
-		if slot == nil {
+	reason := rc.unready()
+	if reason != "" && !s.hold {
+		rc.refuse(s, reason, w)
+		return
+	}
+	if ch, ok := s.scheme.(HeaderChecker); ok {
+		if err := ch.CheckHeader(r.Header, rc.cfg.Now()); err != nil {
+			rc.reject(s, w, err)
 			return
 		}
 	}
-	defer func() { slot.Add(-1) }()
-
-	opened, err := rc.open(s, w, r)
+	b := body{used: &rc.bodies}
+	defer b.release()
+	switch err := rc.readBody(s, &b, w, r); {
+	case errors.Is(err, errNoRoom):
+		rc.refuse(s, ReasonReading, w)
+		return
+	case err != nil:
+		rc.reject(s, w, err)
+		return
+	}
+	var at place
+	defer at.leave()
+	if reason == "" && !at.enter(&rc.inFlight, int64(rc.cfg.InFlight)) {
+		reason = ReasonInFlight
+		if !s.hold {
+			rc.refuse(s, reason, w)
+			return
+		}
+	}
+	opened, err := rc.open(s, r, b.bytes)
 	if err != nil {
 		rc.reject(s, w, err)
 		return
@@ -56,23 +73,23 @@ func (rc *Receiver) post(s *source, w http.ResponseWriter, r *http.Request) {
 		}
 		rc.warn(s, "publish failed", slog.String("error", err.Error()))
 		reason = ReasonPublish
-		held := rc.toHold(s, reason, w)
-		if held == nil {
-			return
-		}
-		slot.Add(-1)
-		slot = held
 	}
+	if !s.hold || !at.enter(&s.holding, maxHeld) {
+		rc.refuse(s, reason, w)
+		return
+	}
+	b.release() // held requests have a bound of their own
 	if !rc.hold(ctx, r.Context(), &opened.Event) {
-		rc.abort(s, reason) // does not return
+		rc.abort(s, reason, w) // does not return
 	}
 	rc.accept(s, w, &opened)
 }
 
-// admit takes a place among the requests in flight, or says why there is none.
-func (rc *Receiver) admit() Reason {
+// unready says why no events are taken, if so.
+func (rc *Receiver) unready() Reason {
 	switch rc.State() {
 	case StateReady:
+		return ""
 	case StateBlocked:
 		return ReasonBlocked
 	case StateDraining:
@@ -80,39 +97,44 @@ func (rc *Receiver) admit() Reason {
 	default:
 		return ReasonStarting
 	}
-	if !take(&rc.inFlight, int64(rc.cfg.InFlight)) {
-		return ReasonInFlight
-	}
-	return ""
 }
 
-func take(n *atomic.Int64, limit int64) bool {
-	if n.Add(1) > limit {
-		n.Add(-1)
+// place is where a request is counted; the zero value is nowhere.
+type place struct{ count *atomic.Int64 }
+
+// enter moves the request to another place, if there is room.
+func (p *place) enter(count *atomic.Int64, limit int64) bool {
+	if !take(count, 1, limit) {
 		return false
 	}
+	p.leave()
+	p.count = count
 	return true
 }
 
-// toHold refuses a request in the source's way. It returns where the request
-// has taken a place if it is to be held, nil if it has been answered, and does
-// not return if the connection is closed.
-func (rc *Receiver) toHold(s *source, reason Reason, w http.ResponseWriter) *atomic.Int64 {
-	if !s.hold {
-		s.refuse(reason)
-		w.Header().Set("Retry-After", retryAfter)
-		writeText(w, http.StatusServiceUnavailable, refusal)
-		return nil
+func (p *place) leave() {
+	if p.count != nil {
+		p.count.Add(-1)
+		p.count = nil
 	}
-	if !take(&s.holding, maxHeld) {
-		rc.abort(s, reason)
+}
+
+// refuse ends a request that is not taken, for a reason that lies with us, in
+// the source's way. It does not return if that is to close the connection.
+func (rc *Receiver) refuse(s *source, reason Reason, w http.ResponseWriter) {
+	if s.hold {
+		rc.abort(s, reason, w)
 	}
-	return &s.holding
+	s.refuse(reason)
+	rc.dropRest(w, drainFor)
+	w.Header().Set("Retry-After", retryAfter)
+	writeText(w, http.StatusServiceUnavailable, refusal)
 }
 
 // abort closes the connection without an answer.
-func (rc *Receiver) abort(s *source, reason Reason) {
+func (rc *Receiver) abort(s *source, reason Reason, w http.ResponseWriter) {
 	s.refuse(reason)
+	rc.dropRest(w, 0)
 	// This value is how net/http is told to; it is no failure.
 	panic(http.ErrAbortHandler)
 }
@@ -136,12 +158,8 @@ func (rc *Receiver) hold(ctx, caller context.Context, ev *event.Event) bool {
 	}
 }
 
-// open reads a request, has the scheme open it and completes the event.
-func (rc *Receiver) open(s *source, w http.ResponseWriter, r *http.Request) (Opened, error) {
-	body, err := readBody(w, r, s.maxBody, rc.cfg.ReadTimeout)
-	if err != nil {
-		return Opened{}, err
-	}
+// open has the scheme open a request and completes the event.
+func (rc *Receiver) open(s *source, r *http.Request, body []byte) (Opened, error) {
 	now := rc.cfg.Now()
 	opened, err := s.scheme.Open(&Request{Method: r.Method, RawQuery: r.URL.RawQuery, Header: r.Header, Body: body}, now)
 	if err != nil {
@@ -153,37 +171,6 @@ func (rc *Receiver) open(s *source, w http.ResponseWriter, r *http.Request) (Ope
 		ev.Fingerprint = s.rules.Of(ev.Body)
 	}
 	return opened, nil
-}
-
-// readBody reads at most limit bytes within timeout.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, error) {
-	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close")
-		return nil, fmt.Errorf("read body: %w", ErrTooLarge)
-	}
-	control := http.NewResponseController(w)
-	if err := control.SetReadDeadline(time.Now().Add(timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, fmt.Errorf("set read deadline: %w", err)
-	}
-	// What a header announces is not believed: the buffer grows with what comes.
-	buf := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), firstRead)+bytes.MinRead))
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, fmt.Errorf("read body: %w", ErrTooLarge)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.Header().Set("Connection", "close")
-		return nil, fmt.Errorf("read body: %w", ErrSlow)
-	case err != nil:
-		return nil, malformed("read body: ends early")
-	}
-	// net/http goes on reading to notice that the caller hangs up; the deadline
-	// would look like that and end a held request.
-	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, fmt.Errorf("clear read deadline: %w", err)
-	}
-	return buf.Bytes(), nil
 }
 
 // challenge answers the verification of a callback URL, in every state.
@@ -213,6 +200,11 @@ func (rc *Receiver) accept(s *source, w http.ResponseWriter, opened *Opened) {
 func (rc *Receiver) reject(s *source, w http.ResponseWriter, err error) {
 	status, reason := classify(err)
 	s.refuse(reason)
+	if reason == ReasonSlow {
+		rc.dropRest(w, 0)
+	} else {
+		rc.dropRest(w, drainFor)
+	}
 	rc.warn(s, "request rejected", slog.Int("status", status), slog.String("error", err.Error()))
 	writeText(w, status, refusal)
 }

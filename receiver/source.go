@@ -21,7 +21,7 @@ const (
 	OnRefuseHold = "hold"
 )
 
-// AgeOff as SourceConfig.MaxAge accepts requests of any age.
+// AgeOff as SourceConfig.MaxAge or Tolerance accepts requests of any age.
 const AgeOff time.Duration = -1
 
 // Limits and defaults of a source.
@@ -29,6 +29,8 @@ const (
 	DefaultMaxBody = 1 << 20             // bytes
 	MaxMaxBody     = 2 << 20             // bytes; a payload grows by less than half on its way to the queue
 	DefaultMaxAge  = 30 * 24 * time.Hour // the cold window's default
+
+	DefaultTolerance = 5 * time.Minute
 )
 
 // SourceConfig is one source. The zero value of a field means its default;
@@ -54,8 +56,18 @@ type SourceConfig struct {
 	Reply          string        // ReplyEmpty or ReplySuccess; default by endpoint
 	MaxAge         time.Duration // of a request's timestamp; default: DefaultMaxAge; or AgeOff
 
-	// For the scheme token.
-	Header      string // holds the token; default: Authorization, as "Bearer TOKEN"
+	// For the scheme hmac.
+	Secret          []string      // newest first; a second one is accepted while it is being replaced
+	Algorithm       string        // AlgorithmSHA1, AlgorithmSHA256 (default) or AlgorithmSHA512
+	Encoding        string        // of a signature: EncodingHex (default), EncodingBase64 or EncodingBase64URL
+	Prefix          string        // stands before each signature in Header, e.g. "sha256="
+	Separator       string        // between the entries of Header, one of which must be right; default: it is one
+	TimestampHeader string        // holds the time of signing as Unix seconds or milliseconds
+	Signed          string        // what is signed, of {body}, {timestamp}, {id} and text; default: "{body}"
+	Tolerance       time.Duration // between the timestamp and now, both ways; default DefaultTolerance; or AgeOff
+
+	// For the schemes token and hmac.
+	Header      string // holds token or signature; default for a token: Authorization, as "Bearer TOKEN"
 	IDHeader    string // holds the event id
 	IDPath      string // JSON path of the event id, names joined by dots
 	TypeHeader  string // holds the event's type
@@ -98,7 +110,7 @@ func (p Problem) Error() string {
 }
 
 // Validate reports everything that is wrong with sources, apart from what their
-// secrets contain: Token and EncodingAESKey are counted, not looked at.
+// secrets contain: Token, Secret and EncodingAESKey are counted, not looked at.
 func Validate(sources []SourceConfig) []Problem {
 	var all []Problem
 	for i, c := range sources {
@@ -162,12 +174,6 @@ func validateCommon(c SourceConfig) []Problem {
 			add("volatile", "a path is empty", `write names joined by dots, such as "data.sent_at"`)
 		}
 	}
-	switch {
-	case len(c.Token) == 0:
-		add("token", "is missing", `write where it is, e.g. "env:SOURCE_TOKEN"`)
-	case len(c.Token) > 2:
-		add("token", "has more than two values", "keep the new one and the one that it replaces")
-	}
 	return ps
 }
 
@@ -205,12 +211,32 @@ func validateUnique(sources []SourceConfig) []Problem {
 	return ps
 }
 
-// unused reports the fields among those given that have a value though the
-// scheme does not use them.
-func unused(scheme string, fields map[string]bool) []Problem {
+// countSecrets reports a secret that is missing, or has too many values.
+func countSecrets(field string, values []string) []Problem {
+	switch {
+	case len(values) == 0:
+		return []Problem{{Field: field, What: "is missing", Hint: `write where it is, e.g. "env:SOURCE_` + strings.ToUpper(field) + `"`}}
+	case len(values) > 2:
+		return []Problem{{Field: field, What: "has more than two values", Hint: "keep the new one and the one that it replaces"}}
+	}
+	return nil
+}
+
+// unused reports the fields that have a value though the scheme does not use them.
+func unused(c SourceConfig, scheme string, used ...string) []Problem {
+	given := map[string]bool{
+		"token": len(c.Token) > 0, "encoding_aes_key": len(c.EncodingAESKey) > 0, "receive_ids": len(c.ReceiveIDs) > 0,
+		"endpoint": c.Endpoint != "", "reply": c.Reply != "", "max_age": c.MaxAge != 0,
+		"header": c.Header != "", "id_header": c.IDHeader != "", "id_path": c.IDPath != "",
+		"type_header": c.TypeHeader != "", "type_path": c.TypePath != "",
+		"default_type": c.DefaultType != "", "id_scope": c.IDScope != "",
+		"secret": len(c.Secret) > 0, "algorithm": c.Algorithm != "", "encoding": c.Encoding != "",
+		"prefix": c.Prefix != "", "separator": c.Separator != "", "timestamp_header": c.TimestampHeader != "",
+		"signed": c.Signed != "", "tolerance": c.Tolerance != 0,
+	}
 	var ps []Problem
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		if fields[field] {
+	for _, field := range slices.Sorted(maps.Keys(given)) {
+		if given[field] && !slices.Contains(used, field) {
 			ps = append(ps, Problem{Field: field, What: "is not used by scheme " + scheme, Hint: "remove it"})
 		}
 	}

@@ -18,6 +18,7 @@ const (
 	ReasonBlocked  Reason = "blocked"
 	ReasonDraining Reason = "draining"
 	ReasonInFlight Reason = "in-flight" // too many requests at a time
+	ReasonReading  Reason = "reading"   // too many bodies at a time, or too long ones
 	ReasonPublish  Reason = "publish"   // the event could not be stored
 )
 
@@ -30,9 +31,9 @@ const (
 )
 
 // reasons is the order of counters.refused.
-func reasons() [9]Reason {
+func reasons() [10]Reason {
 	return [...]Reason{
-		ReasonStarting, ReasonBlocked, ReasonDraining, ReasonInFlight, ReasonPublish,
+		ReasonStarting, ReasonBlocked, ReasonDraining, ReasonInFlight, ReasonReading, ReasonPublish,
 		ReasonAuth, ReasonMalformed, ReasonTooLarge, ReasonSlow,
 	}
 }
@@ -57,7 +58,7 @@ const maxRepeatPaths = 64
 
 type counters struct {
 	accepted, unparsed, unkeyed, oversize, challenges, repeats atomic.Uint64
-	refused                                                    [9]atomic.Uint64
+	refused                                                    [10]atomic.Uint64
 	secrets                                                    [2]atomic.Uint64
 
 	mu          sync.Mutex
