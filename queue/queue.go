@@ -188,6 +188,11 @@ func (q *Queue) Health() error {
 	return nil
 }
 
+// Barrier returns nil after a sync that began after the call: the queue's disk
+// takes what it is given. The error is that of the sync, ErrClosed after Close,
+// or ctx's when ctx ends first.
+func (q *Queue) Barrier(ctx context.Context) error { return q.commit.barrier(ctx) }
+
 // State returns a picture of the queue.
 func (q *Queue) State(ctx context.Context) (State, error) {
 	ev, err := q.events.Info(ctx)
