@@ -207,8 +207,12 @@ func (a *App) openQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	last, err := a.knownLast()
+	if err != nil {
+		return err
+	}
 	a.queue, err = queue.Open(ctx, queue.Config{
-		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
+		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(), Last: last,
 		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
 	})
 	if err != nil {
@@ -216,6 +220,20 @@ func (a *App) openQueue(ctx context.Context) error {
 	}
 	a.down.onStop("queue", a.queue.Close)
 	return nil
+}
+
+// knownLast is the last event that the queue of this directory must have. In a
+// copy it may be missing: the queue can have been copied before the claims.
+func (a *App) knownLast() (uint64, error) {
+	copied, err := a.dir.copied()
+	if err != nil || copied {
+		return 0, err
+	}
+	last := a.dir.version.QueueLast
+	for _, spec := range a.specs {
+		last = max(last, a.store.SettledTo(spec.ID))
+	}
+	return last, nil
 }
 
 // sealDir says in VERSION that claim store and queue belong together.
@@ -230,7 +248,7 @@ func (a *App) sealDir(ctx context.Context) error {
 			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
 		}
 	}
-	return a.dir.seal(a.store.Incarnation(), a.store.Epoch())
+	return a.dir.seal(a.store.Incarnation(), a.store.Epoch(), st.LastSeq)
 }
 
 func (a *App) recovery() consumer.Recovery {

@@ -21,6 +21,7 @@ type version struct {
 	Format      int    `json:"format"`
 	Incarnation string `json:"incarnation"` // of the claim store that belongs to this directory
 	Epoch       uint32 `json:"epoch"`       // of the last start
+	QueueLast   uint64 `json:"queue_last"`  // the queue's last sequence at that start
 	LockInode   uint64 `json:"lock_inode"`  // with LockBirth: a copy of the directory has another LOCK
 	LockBirth   int64  `json:"lock_birth"`  // nanoseconds since 1970; 0 where the file system does not say
 }
@@ -116,15 +117,26 @@ func (d *dataDir) unusable(what, where string, err error) error {
 // first reports whether the directory never finished a start.
 func (d *dataDir) first() bool { return d.version.Format == 0 }
 
+// copied reports whether the directory is a copy of the one that VERSION was
+// written in. A copy's halves need not be of the same instant.
+func (d *dataDir) copied() (bool, error) {
+	inode, birth, err := fileBirth(d.lock)
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", d.lock.Name(), err)
+	}
+	return inode != d.version.LockInode || birth != d.version.LockBirth, nil
+}
+
 // seal writes VERSION for the present start: from now on the directory's halves
 // belong together.
-func (d *dataDir) seal(incarnation string, epoch uint32) error {
+func (d *dataDir) seal(incarnation string, epoch uint32, queueLast uint64) error {
 	inode, birth, err := fileBirth(d.lock)
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", d.lock.Name(), err)
 	}
 	d.version = version{
-		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, LockInode: inode, LockBirth: birth,
+		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, QueueLast: queueLast,
+		LockInode: inode, LockBirth: birth,
 	}
 	b, err := json.Marshal(d.version)
 	if err != nil {
