@@ -207,12 +207,13 @@ func (a *App) openQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	last, err := a.knownLast()
+	copied, err := a.dir.copied()
 	if err != nil {
 		return err
 	}
 	a.queue, err = queue.Open(ctx, queue.Config{
-		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(), Last: last,
+		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
+		Copy: copied, Last: a.knownLast(copied),
 		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
 	})
 	if err != nil {
@@ -224,16 +225,15 @@ func (a *App) openQueue(ctx context.Context) error {
 
 // knownLast is the last event that the queue of this directory must have. In a
 // copy it may be missing: the queue can have been copied before the claims.
-func (a *App) knownLast() (uint64, error) {
-	copied, err := a.dir.copied()
-	if err != nil || copied {
-		return 0, err
+func (a *App) knownLast(copied bool) uint64 {
+	if copied {
+		return 0
 	}
 	last := a.dir.version.QueueLast
 	for _, spec := range a.specs {
 		last = max(last, a.store.SettledTo(spec.ID))
 	}
-	return last, nil
+	return last
 }
 
 // sealDir says in VERSION that claim store and queue belong together.

@@ -38,6 +38,7 @@ type Config struct {
 	Incarnation    string             // the data directory that the queue belongs to; not checked when empty
 	First          bool               // the directory's first start: the queue is made; otherwise it must be there
 	Last           uint64             // an event of this sequence was durable once: a queue that ends before it is damaged; 0: not known
+	Copy           bool               // the directory was copied, perhaps while it ran and across a stop: what that stop noted is not compared
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
 	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
@@ -107,6 +108,9 @@ func (q *Queue) open(ctx context.Context) error {
 		return err
 	}
 	if err := verify(ctx, q.cfg); err != nil {
+		return err
+	}
+	if err := dropConsumers(q.cfg.Dir); err != nil {
 		return err
 	}
 	if q.srv, err = startServer(q.cfg, syncAlways); err != nil {

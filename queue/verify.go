@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 )
 
 // damage makes an error about a file of the queue. It wraps ErrDamaged.
@@ -40,6 +41,9 @@ func verify(ctx context.Context, cfg Config) error {
 		if v.events && len(blocks) > 0 && v.last < cfg.Last {
 			return damage(streamDir(cfg.Dir, stream), "the newest event is number %d, but there was a number %d: the end is missing", v.last, cfg.Last)
 		}
+	}
+	if cfg.Copy {
+		return nil
 	}
 	return compareClosed(cfg.Dir)
 }
@@ -156,6 +160,17 @@ func compareClosed(dir string) error {
 		if more := is.Streams[stream]; len(more) > len(was.Streams[stream]) {
 			return damage(filepath.Join(streamDir(dir, stream), more[len(more)-1].Name), "the last stop left no such file")
 		}
+	}
+	return nil
+}
+
+// dropConsumers removes what the server knows of the consumers. They are made
+// anew at every start, from the claim store's progress: a damaged file of theirs
+// would only keep the stream from being opened.
+func dropConsumers(dir string) error {
+	err := os.RemoveAll(filepath.Join(filepath.Dir(streamDir(dir, streamEvents)), "obs"))
+	if err != nil && !errors.Is(err, syscall.ENOTDIR) {
+		return fmt.Errorf("remove old consumers: %w", err)
 	}
 	return nil
 }

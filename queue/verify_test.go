@@ -178,6 +178,26 @@ func TestOpen_KnowsItsOwnBlocks(t *testing.T) {
 	}
 }
 
+// A copy that was made while the original stopped has older blocks than CLOSED.
+func TestOpen_ACopyMayBeOfSeveralInstants(t *testing.T) {
+	dir, later := usedQueue(t, 3), usedQueue(t, 4)
+	if err := os.Rename(filepath.Join(later, closedName), filepath.Join(dir, closedName)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		copy bool
+		want error
+	}{{false, ErrDamaged}, {true, nil}} {
+		q, err := Open(t.Context(), Config{Dir: dir, MaxBytes: testBudget, Incarnation: "a", Copy: c.copy, Logger: logOf(t)})
+		if !errors.Is(err, c.want) {
+			t.Errorf("copy %t: %v", c.copy, err)
+		}
+		if err == nil {
+			closeQueue(t, q)
+		}
+	}
+}
+
 func FuzzClosed(f *testing.F) {
 	b, err := encodeClosed(closed{Streams: map[string][]blockMark{streamEvents: {{Name: "1.blk", Size: 5, End: "00"}}}})
 	if err != nil {
