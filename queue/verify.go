@@ -237,3 +237,8 @@ func removeClosed(dir *os.File) error {
 	}
 	return nil
 }
+
+// Verify reads every record in the directory of a queue, open or not, and
+// changes nothing. It returns an error that wraps ErrDamaged when one is not
+// what was written.
+func Verify(ctx context.Context, dir string) error { return verify(ctx, Config{Dir: dir}) }

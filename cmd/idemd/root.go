@@ -160,7 +160,7 @@ running, 4 refused.`,
 		"configuration `FILE` (default $IDEMD_CONFIG, ./idemd.toml, /etc/idemd/idemd.toml)")
 	root.AddCommand(
 		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(),
-		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(), c.versionCommand(),
+		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(), c.doctorCommand(), c.versionCommand(),
 	)
 	root.SetVersionTemplate(versionLine() + "\n")
 	return root
