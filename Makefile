@@ -1,6 +1,7 @@
 # Everything a developer runs. `make help` lists the targets.
 STATICCHECK_VERSION := v0.8.2
 TOOLS := $(CURDIR)/.tools
+FUZZTIME ?= 10s
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 
@@ -33,6 +34,15 @@ lint: $(TOOLS)/staticcheck ## formatting, vet, staticcheck, tidy go.mod
 .PHONY: race
 race: ## run all tests under the race detector
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
+
+.PHONY: fuzz
+fuzz: ## fuzz every parser and codec, one after the other, FUZZTIME=10s each
+	@set -e; grep -rl '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
+			echo "$$(dirname "$$file") $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+		done; \
+	done
 
 .PHONY: bench
 bench: ## print the speed figures against their references (takes a few minutes)

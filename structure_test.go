@@ -25,7 +25,7 @@ var imports = map[string]struct{ own, outside []string }{
 	"dedup":           {own: []string{"event"}},
 	"dedup/boltstore": {own: []string{"event", "dedup"}, outside: []string{"go.etcd.io/bbolt", "golang.org/x/sys"}},
 	"dedup/storetest": {own: []string{"event", "dedup"}, outside: []string{"pgregory.net/rapid", "github.com/google/go-cmp"}},
-	"queue":           {own: []string{"event"}, outside: []string{"github.com/nats-io", "golang.org/x/sys"}},
+	"queue":           {own: []string{"event"}, outside: []string{"github.com/nats-io", "github.com/minio/highwayhash", "golang.org/x/sys"}},
 	"receiver":        {own: []string{"event"}},
 	"consumer":        {own: []string{"event", "dedup", "queue"}},
 	"admin":           {own: []string{"event", "dedup", "queue"}},

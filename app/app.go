@@ -27,6 +27,7 @@ type Options struct {
 	Version string
 	Fault   func(point string) // crash points of tests; nil in production
 	Ready   func(addr string)  // called once requests are accepted, with the receiver's address
+	Systemd Systemd            // what a service manager gave; zero when there is none
 }
 
 // App is one idemd process: New starts it up to the point where events could be
@@ -48,6 +49,7 @@ type App struct {
 	failed chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
+	unwatch    context.CancelFunc
 	running    sync.WaitGroup
 	down       teardown
 }
@@ -63,7 +65,7 @@ type App struct {
 func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	a := &App{
 		cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1),
-		closeAdmin: func(context.Context) error { return nil },
+		closeAdmin: func(context.Context) error { return nil }, unwatch: func() {},
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -110,6 +112,8 @@ func (a *App) open(ctx context.Context) error {
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
 	}
+	// Systemd's patience is not for the time that the last runs take to end.
+	a.down.onStop("watchdog", func(context.Context) error { a.unwatch(); return nil })
 	// The command line is answered until the last run has ended.
 	a.down.onStop("admin", func(ctx context.Context) error { return a.closeAdmin(ctx) })
 	if err := a.openPools(ctx); err != nil {
@@ -139,11 +143,13 @@ func (a *App) listen(sources []receiver.SourceConfig) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", a.cfg.Receiver.Listen)
-	if err != nil {
-		return &OperatorError{
-			What: "cannot listen for callbacks", Where: a.cfg.Receiver.Listen, Err: err,
-			Hint: "stop what uses the address (ss -ltnp), or set [receiver] listen to a free one",
+	l := a.opts.Systemd.Listener
+	if l == nil {
+		if l, err = net.Listen("tcp", a.cfg.Receiver.Listen); err != nil {
+			return &OperatorError{
+				What: "cannot listen for callbacks", Where: a.cfg.Receiver.Listen, Err: err,
+				Hint: "stop what uses the address (ss -ltnp), or set [receiver] listen to a free one",
+			}
 		}
 	}
 	a.recv, a.addr = recv, l.Addr().String()
@@ -202,8 +208,13 @@ func (a *App) openQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	copied, err := a.dir.copied()
+	if err != nil {
+		return err
+	}
 	a.queue, err = queue.Open(ctx, queue.Config{
 		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
+		Copy: copied, Last: a.knownLast(copied),
 		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
 	})
 	if err != nil {
@@ -211,6 +222,19 @@ func (a *App) openQueue(ctx context.Context) error {
 	}
 	a.down.onStop("queue", a.queue.Close)
 	return nil
+}
+
+// knownLast is the last event that the queue of this directory must have. In a
+// copy it may be missing: the queue can have been copied before the claims.
+func (a *App) knownLast(copied bool) uint64 {
+	if copied {
+		return 0
+	}
+	last := a.dir.version.QueueLast
+	for _, spec := range a.specs {
+		last = max(last, a.store.SettledTo(spec.ID))
+	}
+	return last
 }
 
 // sealDir says in VERSION that claim store and queue belong together.
@@ -225,7 +249,7 @@ func (a *App) sealDir(ctx context.Context) error {
 			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
 		}
 	}
-	return a.dir.seal(a.store.Incarnation(), a.store.Epoch())
+	return a.dir.seal(a.store.Incarnation(), a.store.Epoch(), st.LastSeq)
 }
 
 func (a *App) recovery() consumer.Recovery {
@@ -293,6 +317,10 @@ func (a *App) Run(ctx context.Context) error {
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)
 	}
+	a.tell(notifyReady)
+	watching, unwatch := context.WithCancel(work)
+	a.unwatch = unwatch
+	a.running.Go(func() { a.watch(watching) })
 	var err error
 	select {
 	case <-ctx.Done():
@@ -301,6 +329,7 @@ func (a *App) Run(ctx context.Context) error {
 	case err = <-a.queue.Failed():
 	case err = <-a.store.Failed():
 	}
+	a.tell(notifyStopping)
 	if err != nil {
 		a.log.Error("stopping after a failure", "error", err)
 		return errors.Join(err, a.stopWithin(stopFailed))

@@ -43,7 +43,7 @@ func (d *decoder) table(n *node, path string, into any) {
 	for _, name := range n.names {
 		m, at := n.members[name], join(path, name)
 		i := slices.Index(fields, name)
-		if i < 0 {
+		if i < 0 || name == "" { // "" stands for a field that is no key
 			d.problem(at, m.line, "is not a known key", suggest(name, fields))
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,8 +22,43 @@ type version struct {
 	Format      int    `json:"format"`
 	Incarnation string `json:"incarnation"` // of the claim store that belongs to this directory
 	Epoch       uint32 `json:"epoch"`       // of the last start
+	QueueLast   uint64 `json:"queue_last"`  // the queue's last sequence at that start
 	LockInode   uint64 `json:"lock_inode"`  // with LockBirth: a copy of the directory has another LOCK
 	LockBirth   int64  `json:"lock_birth"`  // nanoseconds since 1970; 0 where the file system does not say
+	CRC32C      string `json:"crc32c"`      // of the text with this one empty
+}
+
+// encode gives the file's text, with its checksum.
+func (v version) encode() ([]byte, error) {
+	v.CRC32C = ""
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode VERSION: %w", err)
+	}
+	v.CRC32C = fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	b, err = json.Marshal(v)
+	return append(b, '\n'), err
+}
+
+var (
+	errVersionDamaged = errors.New("it does not hold what was written to it")
+	errVersionNewer   = errors.New("it is newer")
+)
+
+// decodeVersion reads what encode writes, to the letter.
+func decodeVersion(b []byte) (version, error) {
+	var v version
+	if err := json.Unmarshal(b, &v); err != nil || v.Format < 1 {
+		return v, errVersionDamaged
+	}
+	if v.Format > formatVersion {
+		return v, errVersionNewer
+	}
+	if again, err := v.encode(); err != nil || string(again) != string(b) {
+		return v, errVersionDamaged
+	}
+	v.CRC32C = ""
+	return v, nil
 }
 
 // dataDir is the locked data directory.
@@ -75,17 +111,17 @@ func (d *dataDir) claim() error {
 			Hint: "make it readable for the user that runs idemd",
 		}
 	}
-	if err := json.Unmarshal(b, &d.version); err != nil || d.version.Format < 1 {
-		return &OperatorError{
-			What: "the file VERSION is damaged", Where: d.versionPath(),
-			Hint: "restore the data directory from a backup; do not delete the file: it says to which claim store the queue belongs",
-		}
-	}
-	if d.version.Format > formatVersion {
+	switch d.version, err = decodeVersion(b); {
+	case errors.Is(err, errVersionNewer):
 		return &OperatorError{
 			What:  fmt.Sprintf("the data directory has format %d, this idemd knows up to %d", d.version.Format, formatVersion),
 			Where: d.versionPath(),
 			Hint:  "run the idemd that wrote it, or a newer one; nothing was changed",
+		}
+	case err != nil:
+		return &OperatorError{
+			What: "the file VERSION is damaged", Where: d.versionPath(),
+			Hint: "restore the data directory from a backup; do not delete the file: it says to which claim store the queue belongs",
 		}
 	}
 	return nil
@@ -116,21 +152,32 @@ func (d *dataDir) unusable(what, where string, err error) error {
 // first reports whether the directory never finished a start.
 func (d *dataDir) first() bool { return d.version.Format == 0 }
 
+// copied reports whether the directory is a copy of the one that VERSION was
+// written in. A copy's halves need not be of the same instant.
+func (d *dataDir) copied() (bool, error) {
+	inode, birth, err := fileBirth(d.lock)
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", d.lock.Name(), err)
+	}
+	return inode != d.version.LockInode || birth != d.version.LockBirth, nil
+}
+
 // seal writes VERSION for the present start: from now on the directory's halves
 // belong together.
-func (d *dataDir) seal(incarnation string, epoch uint32) error {
+func (d *dataDir) seal(incarnation string, epoch uint32, queueLast uint64) error {
 	inode, birth, err := fileBirth(d.lock)
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", d.lock.Name(), err)
 	}
 	d.version = version{
-		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, LockInode: inode, LockBirth: birth,
+		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, QueueLast: queueLast,
+		LockInode: inode, LockBirth: birth,
 	}
-	b, err := json.Marshal(d.version)
+	b, err := d.version.encode()
 	if err != nil {
-		return fmt.Errorf("encode VERSION: %w", err)
+		return err
 	}
-	if err := replaceFile(d.versionPath(), append(b, '\n')); err != nil {
+	if err := replaceFile(d.versionPath(), b); err != nil {
 		return fmt.Errorf("write VERSION: %w", err)
 	}
 	return nil

@@ -72,7 +72,10 @@ func serveChild(file string) int {
 		}
 		opts.Fault = crashAt(point, max(hit, 1), &armed)
 	}
-	a, err := New(ctx, cfg, opts)
+	var a *App
+	if opts.Systemd, err = TakeSystemd(); err == nil {
+		a, err = New(ctx, cfg, opts)
+	}
 	if err == nil {
 		err = a.Run(ctx)
 	}
@@ -161,8 +164,14 @@ func (d *daemon) start(point string, hit int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.cmd = exec.Command(exe)
-	d.cmd.Env = append(os.Environ(), envConfig+"="+d.config, envPoint+"="+point, envHit+"="+strconv.Itoa(hit))
+	d.run(exec.Command(exe), point, hit)
+}
+
+// run is start with a command of the test's own.
+func (d *daemon) run(cmd *exec.Cmd, point string, hit int) {
+	d.t.Helper()
+	d.cmd = cmd
+	d.cmd.Env = append(append(os.Environ(), cmd.Env...), envConfig+"="+d.config, envPoint+"="+point, envHit+"="+strconv.Itoa(hit))
 	d.cmd.Stderr = &d.stderr
 	out, err := d.cmd.StdoutPipe()
 	if err != nil {

@@ -134,7 +134,12 @@ func (c *committer) barrier(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return <-done
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // close ends the intake and waits until every request is answered. When ctx

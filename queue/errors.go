@@ -24,6 +24,10 @@ var (
 	// directory, or for none.
 	ErrForeign = errors.New("queue belongs to another data directory")
 
+	// ErrDamaged is returned by Open when a file of the queue is not what was
+	// written to it. Its text says which and where.
+	ErrDamaged = errors.New("queue is damaged")
+
 	// ErrMissing is returned when there is no such message.
 	ErrMissing = errors.New("no such message")
 

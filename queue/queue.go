@@ -37,6 +37,8 @@ type Config struct {
 	MaxBytes       int64              // disk budget of the events; parked copies have a quarter of it, at least 32 MiB, besides
 	Incarnation    string             // the data directory that the queue belongs to; not checked when empty
 	First          bool               // the directory's first start: the queue is made; otherwise it must be there
+	Last           uint64             // an event of this sequence was durable once: a queue that ends before it is damaged; 0: not known
+	Copy           bool               // the directory was copied, perhaps while it ran and across a stop: what that stop noted is not compared
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
 	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
@@ -85,7 +87,8 @@ type State struct {
 // Open starts the server on cfg.Dir and returns when everything that the
 // directory holds is on stable storage. Nothing else may use the directory
 // meanwhile: the server does not lock it. Reading a large store takes seconds
-// per million events after a crash. It returns ErrAbsent when there is no queue
+// per million events. It returns ErrDamaged when the queue's files are not what
+// was written to them, and leaves them so, ErrAbsent when there is no queue
 // though this is not the first start, and ErrForeign when there is one of
 // another data directory.
 func Open(ctx context.Context, cfg Config) (*Queue, error) {
@@ -102,6 +105,12 @@ func (q *Queue) open(ctx context.Context) error {
 	}
 	syncAlways, err := q.openDir()
 	if err != nil {
+		return err
+	}
+	if err := verify(ctx, q.cfg); err != nil {
+		return err
+	}
+	if err := dropConsumers(q.cfg.Dir); err != nil {
 		return err
 	}
 	if q.srv, err = startServer(q.cfg, syncAlways); err != nil {
@@ -122,6 +131,9 @@ func (q *Queue) open(ctx context.Context) error {
 	info, err := q.events.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
+	}
+	if err := removeClosed(q.dir); err != nil { // only now: a queue that is refused is left as it was
+		return err
 	}
 	if err := q.sync(); err != nil { // what a killed process wrote may still be in memory only
 		return fmt.Errorf("sync: %w", err)
@@ -188,6 +200,11 @@ func (q *Queue) Health() error {
 	return nil
 }
 
+// Barrier returns nil after a sync that began after the call: the queue's disk
+// takes what it is given. The error is that of the sync, ErrClosed after Close,
+// or ctx's when ctx ends first.
+func (q *Queue) Barrier(ctx context.Context) error { return q.commit.barrier(ctx) }
+
 // State returns a picture of the queue.
 func (q *Queue) State(ctx context.Context) (State, error) {
 	ev, err := q.events.Info(ctx)
@@ -246,6 +263,12 @@ func (q *Queue) shutdown() error {
 	if q.srv != nil {
 		q.srv.Shutdown()
 		q.srv.WaitForShutdown()
+	}
+	if q.commit != nil && q.commit.failure() == nil {
+		// Without it the next start is one after a crash, and does the same.
+		if err := writeClosed(q.cfg.Dir); err != nil {
+			q.log.Warn("clean stop not noted", "error", err)
+		}
 	}
 	var err error
 	if q.sync != nil && (q.commit == nil || q.commit.failure() == nil) {

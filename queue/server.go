@@ -202,7 +202,7 @@ func incarnationLabel(metadata map[string]string, incarnation string) map[string
 
 // hasMessages reports whether the directory holds messages of the stream.
 func hasMessages(dir, stream string) bool {
-	msgs := filepath.Join(dir, "jetstream", "$G", "streams", stream, "msgs")
+	msgs := streamDir(dir, stream)
 	files, err := os.ReadDir(msgs)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)

@@ -82,16 +82,7 @@ func printCheck(p *printer, cfg *app.Config, result checkResult) {
 	if len(cfg.Handlers) == 0 {
 		p.line("  no handler: events are stored, and nothing is done with them")
 	}
-	for _, f := range result.Findings {
-		word := "ok  "
-		if !f.OK {
-			word = "FAIL"
-		}
-		p.line("  %s  %s: %s", word, plain(f.Subject), plain(f.What))
-		if f.Hint != "" {
-			p.line("        hint: %s", plain(f.Hint))
-		}
-	}
+	printFindings(p, result.Findings)
 	if result.OK {
 		p.line("ok")
 	}

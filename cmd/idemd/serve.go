@@ -64,6 +64,9 @@ func (c *cli) serve(ctx context.Context, f serveFlags) error {
 	if err != nil {
 		return err
 	}
+	if opts.Systemd, err = app.TakeSystemd(); err != nil {
+		return err
+	}
 	a, err := app.New(ctx, cfg, opts)
 	if err != nil {
 		return err

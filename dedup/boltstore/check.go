@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"idemd/dedup"
 	"idemd/event"
@@ -22,6 +23,24 @@ func (s *Store) Check(ctx context.Context) error {
 	r := &request{done: make(chan struct{}, 1), task: func() error { return s.check(ctx) }}
 	if err := s.ask(ctx, r); err != nil {
 		return err
+	}
+	return r.err
+}
+
+// Barrier returns nil when the writer has answered everything that was asked
+// before the call, and the disk has taken a sync of the journal since. A full
+// disk is no error of it: the writer says so to whoever asks, and mends itself
+// when there is room. The error is that of a write or a sync, ErrClosed, or wraps
+// ctx's when ctx ends first.
+func (s *Store) Barrier(ctx context.Context) error {
+	r := &request{done: make(chan struct{}, 1), task: func() error {
+		return s.failOn(s.machine.syncFile(s.writer.journal.file))
+	}}
+	if err := s.ask(ctx, r); err != nil {
+		return err
+	}
+	if errors.Is(r.err, syscall.ENOSPC) || errors.Is(r.err, syscall.EDQUOT) {
+		return nil
 	}
 	return r.err
 }

@@ -71,6 +71,13 @@ func (s *Store) Settle(handler string, to uint64) {
 	}
 }
 
+// SettledTo is how far handler, an id, has come; 0 when it has not begun.
+func (s *Store) SettledTo(handler string) uint64 {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.of[handler].SettledTo
+}
+
 // touch notes that CHECKPOINT is not up to date.
 func (s *Store) touch() {
 	select {
