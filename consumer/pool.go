@@ -135,6 +135,7 @@ func (p *Pool) consume(ctx context.Context) error {
 	p.consumer, err = p.queue.Consume(ctx, queue.ConsumerConfig{
 		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
 		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
+		Resume:        func() uint64 { return p.progress.saved.Load() + 1 },
 	})
 	return err
 }
