@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +26,9 @@ var errDiskFull = fmt.Errorf("%w: the disk is full, nothing new begins", dedup.E
 // full. It belongs to the writer's goroutine.
 type ballast struct {
 	path  string
-	size  int64     // 0: there is none, and a full disk is like any other write error
-	gone  bool      // the disk got full: only outcomes are taken until it is there again
-	retry time.Time // when to try to make it again
+	size  int64       // 0: there is none, and a full disk is like any other write error
+	gone  atomic.Bool // the disk got full: only outcomes are taken until it is there again
+	retry time.Time   // when to try to make it again
 }
 
 func (w *writer) openBallast() error {
@@ -43,7 +44,7 @@ func (w *writer) openBallast() error {
 	err = b.fill(w.s.machine)
 	if errors.Is(err, unix.ENOSPC) {
 		w.s.cfg.Logger.Warn("no room for the ballast that outcomes need on a full disk, nothing new begins", "bytes", b.size)
-		b.gone = true
+		b.gone.Store(true)
 		return nil
 	}
 	return err
@@ -79,10 +80,11 @@ func (b *ballast) fill(m *machine) error {
 // is then mended at once.
 func (w *writer) noteFull(err error) {
 	b := &w.ballast
-	if b.size <= 0 || b.gone || !errors.Is(err, unix.ENOSPC) {
+	if b.size <= 0 || b.gone.Load() || !errors.Is(err, unix.ENOSPC) {
 		return
 	}
-	b.gone, b.retry = true, time.Now().Add(mendEvery)
+	b.retry = time.Now().Add(mendEvery)
+	b.gone.Store(true)
 	if err := os.Remove(b.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		w.s.cfg.Logger.Error("ballast not given up", "error", err)
 	}
@@ -92,7 +94,7 @@ func (w *writer) noteFull(err error) {
 
 // seize takes space for the outcomes into the new journal.
 func (w *writer) seize() error {
-	if !w.ballast.gone {
+	if !w.ballast.gone.Load() {
 		return nil
 	}
 	return w.journal.reserve(w.s.machine, int(min(w.ballast.size/2, seized)))
@@ -103,22 +105,26 @@ func (w *writer) seize() error {
 func (w *writer) refill() {
 	b := &w.ballast
 	now := time.Now()
-	if !b.gone || now.Before(b.retry) {
+	if !b.gone.Load() || now.Before(b.retry) {
 		return
 	}
 	b.retry = now.Add(mendEvery)
 	free, err := w.s.machine.free(w.s.cfg.Dir)
 	if err == nil && free >= 2*b.size {
 		err = b.fill(w.s.machine)
-		b.gone = err != nil
+		b.gone.Store(err != nil)
 	}
 	switch {
 	case err != nil:
 		w.s.cfg.Logger.Warn("ballast not made again, trying again", "error", err)
-	case !b.gone:
+	case !b.gone.Load():
 		w.s.cfg.Logger.Info("disk has room again, everything is taken")
 	}
 }
+
+// Full reports whether the disk got full and has no room yet: only outcomes are
+// recorded, Acquire and Put are ErrUnavailable. It passes by itself.
+func (s *Store) Full() bool { return s.writer.ballast.gone.Load() }
 
 // begins reports whether op begins something: the disk that is full is kept for
 // the outcomes of what has begun.

@@ -82,7 +82,7 @@ func (w *writer) run() {
 			return
 		}
 		clear(batch)
-		if w.ballast.gone && refill == nil {
+		if w.ballast.gone.Load() && refill == nil {
 			refill = time.After(mendEvery)
 		}
 		switch {
@@ -214,7 +214,7 @@ func (w *writer) decide(r *request, now dedup.Time) {
 	if r.result.Fenced {
 		r.err = dedup.ErrFenced
 	}
-	if w.ballast.gone && r.result.Write && begins(r.op) {
+	if w.ballast.gone.Load() && r.result.Write && begins(r.op) {
 		r.result, r.err = dedup.Result{}, errDiskFull
 		w.answer = append(w.answer, r)
 		return
