@@ -112,3 +112,15 @@ func TestReserveBytes_FitsTheDisk(t *testing.T) {
 		t.Errorf("%d, %v", n, err)
 	}
 }
+
+func TestCheck_SaysThatTheReserveIsNotFree(t *testing.T) {
+	c := Default()
+	c.DataDir = t.TempDir() + "/not/yet"
+	if f := c.checkReserve(); !f.OK {
+		t.Errorf("%+v", f)
+	}
+	c.Queue.Reserve = 1 << 60
+	if f := c.checkReserve(); f.OK || f.Hint == "" {
+		t.Errorf("%+v", f)
+	}
+}
