@@ -46,6 +46,7 @@ type App struct {
 	store  *boltstore.Store
 	queue  *queue.Queue
 	pools  []*consumer.Pool
+	disk   *diskWatch
 	failed chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
@@ -119,6 +120,9 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.openPools(ctx); err != nil {
 		return err
 	}
+	if a.disk, err = newDiskWatch(a); err != nil {
+		return err
+	}
 	if err := a.listenAdmin(); err != nil {
 		return err
 	}
@@ -182,8 +186,12 @@ func (a *App) openStore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read host name: %w", err)
 	}
+	ballast, err := a.cfg.ballastBytes()
+	if err != nil {
+		return err
+	}
 	a.store, err = boltstore.Open(ctx, boltstore.Config{
-		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host,
+		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host, Ballast: ballast,
 		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
 	})
 	var damage *boltstore.DataError
@@ -312,7 +320,7 @@ func (a *App) Run(ctx context.Context) error {
 			}
 		})
 	}
-	a.recv.SetReady(receiver.StateReady)
+	a.watchDisk(work)
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)

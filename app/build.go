@@ -162,6 +162,32 @@ func (c *Config) QueueBytes() (int64, error) {
 	return min(int64(maxQueue), disk/2), err
 }
 
+const (
+	maxBallast     = 64 * MiB
+	defaultReserve = 512 * MiB
+)
+
+// ReserveBytes is how much of the disk must be free for events to be taken:
+// [queue] reserve, else the larger of 512 MiB and 5 % of the disk, but never more
+// than a quarter of it.
+func (c *Config) ReserveBytes() (int64, error) {
+	if c.Queue.Reserve > 0 {
+		return int64(c.Queue.Reserve), nil
+	}
+	disk, err := c.diskBytes()
+	return min(max(int64(defaultReserve), disk/20), disk/4), err
+}
+
+// ballastBytes is what the claim store keeps for outcomes on a full disk.
+func (c *Config) ballastBytes() (int64, error) {
+	disk, err := c.diskBytes()
+	if err != nil {
+		return 0, err
+	}
+	queue, err := c.QueueBytes()
+	return min(int64(maxBallast), disk/16, queue/16), err
+}
+
 // diskBytes is the size of the disk that data_dir is on, or will be.
 func (c *Config) diskBytes() (int64, error) {
 	for dir := c.DataDir; ; dir = filepath.Dir(dir) {

@@ -40,7 +40,7 @@ func bad(subject string, err error) Finding {
 // read, a free port, a data directory that can be written. It changes nothing.
 // What the present user may not read, the service's user may.
 func (c *Config) Check(ctx context.Context) []Finding {
-	all := append(c.checkSecrets(), c.checkDataDir(), c.checkQueue())
+	all := append(c.checkSecrets(), c.checkDataDir(), c.checkQueue(), c.checkReserve())
 	socket, err := c.SocketPath()
 	if err != nil {
 		return append(all, bad("admin socket", err))
@@ -149,4 +149,28 @@ func (c *Config) checkQueue() Finding {
 		})
 	}
 	return fine(subject, fmt.Sprintf("%d MiB of a disk of %d MiB", n>>20, disk>>20))
+}
+
+// checkReserve says whether the disk has the space that events are taken with.
+func (c *Config) checkReserve() Finding {
+	const subject = "queue.reserve"
+	reserve, err := c.ReserveBytes()
+	if err != nil {
+		return bad(subject, err)
+	}
+	dir := c.DataDir
+	for _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir; _, err = os.Stat(dir) {
+		dir = filepath.Dir(dir)
+	}
+	free, err := freeBytes(dir)
+	if err != nil {
+		return bad(subject, err)
+	}
+	if free < reserve {
+		return bad(subject, &OperatorError{
+			What: fmt.Sprintf("%d MiB of the disk are free, less than the reserve of %d MiB: events would be refused", free>>20, reserve>>20),
+			Hint: "make room, or write a smaller reserve",
+		})
+	}
+	return fine(subject, fmt.Sprintf("%d MiB of the disk are free, %d MiB is the reserve", free>>20, reserve>>20))
 }

@@ -49,6 +49,7 @@ type ReceiverSection struct {
 // QueueSection is the durable queue.
 type QueueSection struct {
 	MaxBytes Size `toml:"max_bytes"` // 0: see Config.QueueBytes
+	Reserve  Size `toml:"reserve"`   // 0: see Config.ReserveBytes
 }
 
 // WindowsSection is for how long what is remembered. A handler may have its own.

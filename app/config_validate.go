@@ -117,6 +117,9 @@ func (v *validation) process() {
 	if c.has("queue.max_bytes") && c.Queue.MaxBytes < minQueue {
 		v.add("queue.max_bytes", fmt.Sprintf("%s is too small for a queue", c.Queue.MaxBytes), "write at least "+strconv.Quote(minQueue.String()))
 	}
+	if c.has("queue.reserve") && c.Queue.Reserve < minReserve {
+		v.add("queue.reserve", fmt.Sprintf("%s is too small to finish on", c.Queue.Reserve), "write at least "+strconv.Quote(minReserve.String()))
+	}
 	if c.Windows.ReplayLimit <= 0 {
 		v.add("windows.replay_limit", "must be longer than nothing", `write "14d"`)
 	}
@@ -125,6 +128,10 @@ func (v *validation) process() {
 
 // minQueue is the smallest queue that is worth having.
 const minQueue = 16 * MiB
+
+// minReserve is what runs and the queue may need while the next look at the disk
+// is still to come.
+const minReserve = MiB
 
 func (v *validation) cold(path string, cold Duration) {
 	if limit := v.c.Windows.ReplayLimit; cold < limit && !v.broken("windows.replay_limit") {

@@ -41,8 +41,8 @@ func (a *App) status(ctx context.Context) admin.Status {
 	if bytes, err := a.cfg.QueueBytes(); err == nil {
 		st.Queue.MaxBytes = bytes
 	}
-	if err := a.queue.Health(); err != nil {
-		st.Warnings = append(st.Warnings, "the queue cannot store: "+err.Error())
+	if why := a.disk.blocked(); why != "" {
+		st.Warnings = append(st.Warnings, "events are refused: "+why)
 	}
 	for i, s := range a.recv.Stats() {
 		st.Sources = append(st.Sources, sourceStatus(&a.cfg.Sources[i], &s))

@@ -44,6 +44,14 @@ func (g *gate) open() bool {
 	return was
 }
 
+// hurry ends the pause: the next one to ask finds out whether the store answers.
+func (g *gate) hurry() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.until = time.Time{}
+	g.pause = min(g.pause, firstPause)
+}
+
 // closedFor is how long the gate stays closed; 0 when it is open.
 func (g *gate) closedFor() time.Duration {
 	g.mu.Lock()
@@ -65,7 +73,7 @@ func (g *gate) wait(ctx context.Context) error {
 		if d == 0 {
 			return ctx.Err()
 		}
-		if err := sleep(ctx, d); err != nil {
+		if err := sleep(ctx, min(d, firstPause)); err != nil { // it may be opened meanwhile
 			return err
 		}
 	}

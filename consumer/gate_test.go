@@ -32,3 +32,20 @@ func TestGate_PausesLongerUntilTheStoreAnswers(t *testing.T) {
 		t.Error("the next trouble begins anew")
 	}
 }
+
+func TestGate_HurryEndsThePauseAndMakesTheNextOneShort(t *testing.T) {
+	now := time.Unix(1, 0)
+	g := gate{now: func() time.Time { return now }}
+	for range 6 {
+		g.shut()
+		now = now.Add(g.closedFor())
+	}
+	g.shut()
+	g.hurry()
+	if d := g.closedFor(); d != 0 || !g.broken() {
+		t.Errorf("closed for %v, broken %v", d, g.broken())
+	}
+	if g.shut(); g.closedFor() > 2*firstPause {
+		t.Errorf("closed for %v", g.closedFor())
+	}
+}

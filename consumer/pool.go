@@ -137,6 +137,7 @@ func (p *Pool) consume(ctx context.Context) error {
 	p.consumer, err = p.queue.Consume(ctx, queue.ConsumerConfig{
 		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
 		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
+		Resume:        func() uint64 { return p.progress.saved.Load() + 1 },
 	})
 	return err
 }
@@ -345,6 +346,10 @@ func (p *Pool) mark(ctx context.Context) {
 		}
 	}
 }
+
+// Hurry tells the pool that what kept the claim store from answering is over: it
+// does not wait for the end of its pause, which grows to half a minute.
+func (p *Pool) Hurry() { p.gate.hurry() }
 
 // Snapshot gives a picture of the pool.
 func (p *Pool) Snapshot() Snapshot {

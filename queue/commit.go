@@ -32,7 +32,7 @@ const (
 // durable. That is how durable follows written, whoever asked for a message and
 // whether or not the answer arrived in time.
 type committer struct {
-	conn    *nats.Conn
+	conn    atomic.Pointer[nats.Conn]
 	log     *slog.Logger
 	timeout time.Duration
 	sync    func() error
@@ -75,18 +75,27 @@ type group struct {
 
 func newCommitter(conn *nats.Conn, cfg Config, sync func() error, last uint64) (*committer, error) {
 	c := &committer{
-		conn: conn, log: cfg.Logger, timeout: cfg.PublishTimeout, sync: sync, fault: cfg.Fault,
+		log: cfg.Logger, timeout: cfg.PublishTimeout, sync: sync, fault: cfg.Fault,
 		requests: make(chan *request, maxGroup), published: make(chan *group), barriers: make(chan chan error),
 		abort: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
 	}
 	c.written.raise(last)
 	c.durable.raise(last)
-	if _, err := conn.Subscribe(ackPrefix+">", c.onAck); err != nil {
-		return nil, fmt.Errorf("subscribe to acknowledgements: %w", err)
+	if err := c.use(conn); err != nil {
+		return nil, err
 	}
 	go c.publishLoop()
 	go c.syncLoop()
 	return c, nil
+}
+
+// use lets the committer publish over conn, and listen there.
+func (c *committer) use(conn *nats.Conn) error {
+	if _, err := conn.Subscribe(ackPrefix+">", c.onAck); err != nil {
+		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	c.conn.Store(conn)
+	return nil
 }
 
 // do publishes msg and returns its sequence when it is durable. When ctx ends
@@ -207,7 +216,7 @@ func (c *committer) publish(id uint64, requests []*request) *group {
 	prefix := ackPrefix + strconv.FormatUint(id, 10) + "."
 	for i, r := range requests {
 		r.msg.Reply = prefix + strconv.Itoa(i)
-		if err := c.conn.PublishMsg(r.msg); err != nil {
+		if err := c.conn.Load().PublishMsg(r.msg); err != nil {
 			c.settle(id, i, 0, publishError(err))
 		}
 	}
@@ -299,14 +308,20 @@ func (c *committer) syncOnce() error {
 	written := c.written.load() // read before the sync begins
 	c.fault("before-sync")
 	if err := c.sync(); err != nil {
-		err = fmt.Errorf("%w: sync queue: %w", ErrUnavailable, err)
-		c.broken.Store(&err)
-		c.failed <- err
-		return err
+		return c.fail(fmt.Errorf("sync queue: %w", err))
 	}
 	c.durable.raise(written)
 	c.fault("after-sync")
 	return nil
+}
+
+// fail ends everything with err, unless an earlier error already has.
+func (c *committer) fail(err error) error {
+	err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if c.broken.CompareAndSwap(nil, &err) {
+		c.failed <- err
+	}
+	return err
 }
 
 func (c *committer) failure() error {
@@ -324,11 +339,8 @@ func (c *committer) touch() { c.dirty.Store(true) }
 
 // publishError says what an error of the client means to whoever publishes.
 func publishError(err error) error {
-	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
+	if errors.Is(err, nats.ErrMaxPayload) {
 		return ErrTooLarge
-	case errors.Is(err, nats.ErrConnectionClosed):
-		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }

@@ -69,7 +69,7 @@ func TestPublish_ReturnsOnlyAfterASyncThatBeganAfterItsAck(t *testing.T) {
 
 // lastSeq asks the server for the stream's last sequence, durable or not.
 func (q *Queue) lastSeq(t testing.TB) uint64 {
-	info, err := q.events.Info(context.Background())
+	info, err := q.now().events.Info(context.Background())
 	if err != nil {
 		t.Errorf("read state: %v", err)
 		return 0

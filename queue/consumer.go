@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -29,6 +27,7 @@ type ConsumerConfig struct {
 	Handler       string        // handler id
 	Sources       []string      // source ids; all sources when empty
 	Start         uint64        // first stream sequence to deliver; below the oldest that is kept: that one
+	Resume        func() uint64 // where to begin again after Restart; Start when nil
 	AckWait       time.Duration // a delivery without Ack or InProgress for so long comes again; DefaultAckWait when zero
 	MaxAckPending int           // unsettled deliveries at most; DefaultMaxAckPending when zero
 }
@@ -37,21 +36,18 @@ type ConsumerConfig struct {
 // goroutines. It fetches up to MaxAckPending deliveries ahead, as long as they
 // are not too big, and keeps them marked in progress until Next returns them.
 type Consumer struct {
-	q       *Queue
-	handler string
-	conn    *nats.Conn // its own: the bulk of one handler delays nobody else
-	inner   jetstream.Consumer
+	q   *Queue
+	cfg ConsumerConfig
 
 	mu      sync.Mutex
-	flow    jetstream.ConsumeContext // nil until deliveries run
-	waiting []*Delivery              // in the order in which they came
-	size    int                      // bytes of what waits
+	flow    *flow       // nil while there is none
+	waiting []*Delivery // in the order in which they came
+	size    int         // bytes of what waits
 	ended   bool
 
 	arrived chan struct{} // holds a token while something may be waiting
 	room    chan struct{} // holds a token after something was taken
 	stopped chan struct{} // closed when ended
-	marking sync.WaitGroup
 }
 
 // Consume makes the handler's consumer anew: an old one is stopped and deleted,
@@ -68,58 +64,23 @@ func (q *Queue) Consume(ctx context.Context, cfg ConsumerConfig) (*Consumer, err
 		return nil, err
 	}
 	c := &Consumer{
-		q: q, handler: cfg.Handler,
+		q: q, cfg: cfg,
 		arrived: make(chan struct{}, 1), room: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	if err := q.register(c); err != nil {
 		return nil, err
 	}
-	if err := c.open(ctx, cfg); err != nil {
+	if err := c.open(ctx, cfg.Start); err != nil {
 		c.Stop()
-		return nil, fmt.Errorf("create consumer of %s: %w", cfg.Handler, closedError(err))
+		return nil, fmt.Errorf("create consumer of %s: %w", cfg.Handler, q.closedError(err))
 	}
 	return c, nil
 }
 
-// open makes the consumer at the server and lets deliveries come.
-func (c *Consumer) open(ctx context.Context, cfg ConsumerConfig) error {
-	conn, err := connect(c.q.srv, "consume "+token(cfg.Handler), c.q.log)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.conn = conn // Stop closes it
-	c.mu.Unlock()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return fmt.Errorf("use jetstream: %w", err)
-	}
-	if c.inner, err = c.q.createConsumer(ctx, js, consumerConfig(cfg)); err != nil {
-		return err
-	}
-	if err := c.q.commit.barrier(ctx); err != nil {
-		return err
-	}
-	return c.run(cfg)
-}
-
-// createConsumer makes a consumer that the server does not know. What it may
-// have kept of one with that name is removed: it writes the state of consumers
-// without a sync, so that a power cut can leave anything of it, and what is left
-// keeps a new one from being made ("corrupt state file"), or makes it go on
-// where the old one was. Ours begin where their handler's progress stands.
-func (q *Queue) createConsumer(ctx context.Context, js jetstream.JetStream, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	left := filepath.Join(q.cfg.Dir, "jetstream", "$G", "streams", streamEvents, "obs", cfg.Durable)
-	if err := os.RemoveAll(left); err != nil {
-		return nil, fmt.Errorf("remove what is left of a consumer: %w", err)
-	}
-	return js.CreateConsumer(ctx, streamEvents, cfg)
-}
-
-func consumerConfig(cfg ConsumerConfig) jetstream.ConsumerConfig {
+func consumerConfig(cfg ConsumerConfig, start uint64) jetstream.ConsumerConfig {
 	c := jetstream.ConsumerConfig{
 		Durable: token(cfg.Handler), Metadata: map[string]string{metaHandler: cfg.Handler},
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(cfg.Start, 1),
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: cfg.AckWait,
 		MaxDeliver: -1, MaxAckPending: cfg.MaxAckPending,
 	}
@@ -140,7 +101,7 @@ func (q *Queue) register(c *Consumer) error {
 		return ErrClosed
 	default:
 	}
-	q.consumers[c.handler] = c
+	q.consumers[c.cfg.Handler] = c
 	return nil
 }
 
@@ -158,9 +119,13 @@ func (q *Queue) Delete(ctx context.Context, handler string) error {
 	if c != nil {
 		c.Stop()
 	}
-	err := q.js.DeleteConsumer(ctx, streamEvents, token(handler))
+	return q.deleteConsumer(ctx, handler)
+}
+
+func (q *Queue) deleteConsumer(ctx context.Context, handler string) error {
+	err := q.now().js.DeleteConsumer(ctx, streamEvents, token(handler))
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("delete consumer of %s: %w", handler, closedError(err))
+		return fmt.Errorf("delete consumer of %s: %w", handler, q.closedError(err))
 	}
 	q.commit.touch()
 	return nil
@@ -169,34 +134,15 @@ func (q *Queue) Delete(ctx context.Context, handler string) error {
 // Consumers returns the ids of the handlers that have a consumer, sorted.
 func (q *Queue) Consumers(ctx context.Context) ([]string, error) {
 	var handlers []string
-	list := q.events.ListConsumers(ctx)
+	list := q.now().events.ListConsumers(ctx)
 	for info := range list.Info() {
 		handlers = append(handlers, info.Config.Metadata[metaHandler])
 	}
 	if err := list.Err(); err != nil {
-		return nil, fmt.Errorf("list consumers: %w", closedError(err))
+		return nil, fmt.Errorf("list consumers: %w", q.closedError(err))
 	}
 	slices.Sort(handlers)
 	return handlers, nil
-}
-
-// run lets deliveries come.
-func (c *Consumer) run(cfg ConsumerConfig) error {
-	flow, err := c.inner.Consume(c.receive,
-		jetstream.PullMaxBytes(prefetchBytes), jetstream.ConsumeErrHandler(c.onError))
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flow = flow
-	if c.ended { // by Close, meanwhile
-		flow.Stop()
-		return ErrClosed
-	}
-	closed := flow.Closed()
-	c.marking.Go(func() { c.mark(cfg.AckWait/3, closed) })
-	return nil
 }
 
 // Next waits for the next delivery and returns it once its sequence is durable.
@@ -229,9 +175,9 @@ func (c *Consumer) Next(ctx context.Context) (*Delivery, error) {
 // Pending returns how many messages Next has not returned yet. What waits to be
 // delivered again is left out, and what is on its way at this moment too.
 func (c *Consumer) Pending(ctx context.Context) (uint64, error) {
-	info, err := c.inner.Info(ctx)
+	info, err := c.info(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("read consumer of %s: %w", c.handler, closedError(err))
+		return 0, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,26 +191,42 @@ func (c *Consumer) Pending(ctx context.Context) (uint64, error) {
 func (c *Consumer) AckFloor(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	info, err := c.inner.Info(ctx)
+	info, err := c.info(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("read consumer of %s: %w", c.handler, closedError(err))
+		return 0, err
 	}
 	return info.AckFloor.Stream, nil
+}
+
+// info asks the server about the consumer.
+func (c *Consumer) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	c.mu.Lock()
+	f := c.flow
+	c.mu.Unlock()
+	err := error(nats.ErrConnectionClosed)
+	if f != nil {
+		var info *jetstream.ConsumerInfo
+		if info, err = f.inner.Info(ctx); err == nil {
+			return info, nil
+		}
+	}
+	err = c.q.closedError(err)
+	select {
+	case <-c.stopped:
+		err = ErrClosed
+	default:
+	}
+	return nil, fmt.Errorf("read consumer of %s: %w", c.cfg.Handler, err)
 }
 
 // Stop ends deliveries. Those that Next has returned can still be settled.
 func (c *Consumer) Stop() {
 	c.end()
-	c.marking.Wait()
-	c.mu.Lock()
-	if c.conn != nil {
-		c.conn.Close()
-	}
-	c.mu.Unlock()
+	c.interrupt()
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	if c.q.consumers[c.handler] == c {
-		delete(c.q.consumers, c.handler)
+	if c.q.consumers[c.cfg.Handler] == c {
+		delete(c.q.consumers, c.cfg.Handler)
 	}
 }
 
@@ -277,16 +239,6 @@ func (c *Consumer) end() {
 	c.ended, c.waiting, c.size = true, nil, 0
 	close(c.stopped)
 	if c.flow != nil {
-		c.flow.Stop()
+		c.flow.stop()
 	}
-}
-
-// onError hears of trouble with the flow of deliveries, which mends itself,
-// except when there is nothing left to flow.
-func (c *Consumer) onError(_ jetstream.ConsumeContext, err error) {
-	if errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConnectionClosed) {
-		c.end()
-		return
-	}
-	c.q.log.Warn("deliveries interrupted", "handler", c.handler, "error", err)
 }

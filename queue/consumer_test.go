@@ -292,7 +292,7 @@ func TestConsumer_DeletedAtTheServerEndsNext(t *testing.T) {
 	c := consume(t, q, ConsumerConfig{})
 	publish(t, q, newEvent(0))
 	ack(t, next(t, c)) // from here on the server holds our request for more
-	if err := q.js.DeleteConsumer(t.Context(), streamEvents, token("crm")); err != nil {
+	if err := q.now().js.DeleteConsumer(t.Context(), streamEvents, token("crm")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Next(t.Context()); !errors.Is(err, ErrClosed) {

@@ -20,15 +20,16 @@ type Message struct {
 // Delivery is one delivery of a message to a handler. It is open until Ack or
 // Nak, or until AckWait has passed without InProgress: then it comes again, as
 // another Delivery. What is said about a delivery that is no longer open changes
-// nothing, or settles the newer one: that is why a claim has to guard it.
+// nothing, or settles the newer one: that is why a claim has to guard it. After
+// Restart everything said about an older delivery is ErrUnavailable.
 type Delivery struct {
 	Message
 	Redelivered bool // the message was delivered before
 
+	q     *Queue
 	conn  *nats.Conn
 	reply string
 	size  int // bytes of the body, while it waits for Next
-	touch func()
 }
 
 // Ack says that the message is settled and must not come again. It is not
@@ -49,8 +50,8 @@ func (d *Delivery) InProgress() error { return d.answer("mark in progress", []by
 
 func (d *Delivery) answer(verb string, body []byte) error {
 	if err := d.conn.Publish(d.reply, body); err != nil {
-		return fmt.Errorf("%s delivery %d: %w", verb, d.Seq, closedError(err))
+		return fmt.Errorf("%s delivery %d: %w", verb, d.Seq, d.q.closedError(err))
 	}
-	d.touch()
+	d.q.commit.touch()
 	return nil
 }

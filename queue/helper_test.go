@@ -178,7 +178,7 @@ func ack(t testing.TB, d *Delivery) {
 // its acknowledgement.
 func store(t testing.TB, q *Queue, msg *nats.Msg) {
 	t.Helper()
-	if err := errors.Join(q.read.PublishMsg(msg), flush(t, q.read)); err != nil {
+	if err := errors.Join(q.now().read.PublishMsg(msg), flush(t, q.now().read)); err != nil {
 		t.Fatal(err)
 	}
 }

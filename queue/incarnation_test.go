@@ -33,7 +33,7 @@ func TestOpen_KnowsWhoseQueueItIs(t *testing.T) {
 		}
 	}
 	noCopies := func(q *Queue) {
-		if err := q.js.DeleteStream(t.Context(), streamParked); err != nil {
+		if err := q.now().js.DeleteStream(t.Context(), streamParked); err != nil {
 			t.Fatal(err)
 		}
 	}

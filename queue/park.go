@@ -54,8 +54,8 @@ func (q *Queue) Unpark(ctx context.Context, handler string, key event.Key) error
 	if err != nil && !errors.Is(err, ErrFormat) {
 		return fmt.Errorf("unpark event: %w", err)
 	}
-	if err := q.parked.Purge(ctx, jetstream.WithPurgeSubject(parkedSubject(handler, key))); err != nil {
-		return fmt.Errorf("unpark event: %w", closedError(err))
+	if err := q.now().parked.Purge(ctx, jetstream.WithPurgeSubject(parkedSubject(handler, key))); err != nil {
+		return fmt.Errorf("unpark event: %w", q.closedError(err))
 	}
 	q.commit.touch()
 	return nil

@@ -18,7 +18,7 @@ func TestConsumer_PrefetchIsBoundedInBytes(t *testing.T) {
 		}
 		c := consume(t, q, ConsumerConfig{MaxAckPending: 1000})
 		time.Sleep(time.Second)
-		info, err := c.inner.Info(t.Context())
+		info, err := c.info(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestConsumer_AckFloorWaitsForEveryDelivery(t *testing.T) {
 func TestConsumer_EndedFlowEndsNext(t *testing.T) {
 	q := open(t, Config{})
 	c := consume(t, q, ConsumerConfig{})
-	c.flow.Stop()
+	c.flow.consume.Stop()
 	if _, err := c.Next(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("next: %v", err)
 	}

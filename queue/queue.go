@@ -13,9 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"idemd/event"
 )
@@ -52,13 +50,12 @@ type Queue struct {
 	log    *slog.Logger
 	dir    *os.File
 	sync   func() error
-	srv    *server.Server
-	pub    *nats.Conn // publishing and its acknowledgements
-	read   *nats.Conn // everything else, so that bulk never delays an acknowledgement
-	js     jetstream.JetStream
-	events jetstream.Stream
-	parked jetstream.Stream
+	always bool // every message is synced alone
 	commit *committer
+
+	present  atomic.Pointer[life] // never nil once Open has returned
+	down     atomic.Bool          // between two lives
+	changing sync.Mutex           // held by Restart and Close
 
 	foreign   atomic.Uint64
 	closing   chan struct{} // closed when Close begins
@@ -103,42 +100,23 @@ func (q *Queue) open(ctx context.Context) error {
 	if err := q.defaults(); err != nil {
 		return err
 	}
-	syncAlways, err := q.openDir()
-	if err != nil {
+	if err := q.openDir(); err != nil {
 		return err
 	}
 	if err := verify(ctx, q.cfg); err != nil {
 		return err
 	}
-	if err := dropConsumers(q.cfg.Dir); err != nil {
-		return err
-	}
-	if q.srv, err = startServer(q.cfg, syncAlways); err != nil {
-		return err
-	}
-	if q.pub, err = connect(q.srv, "publish", q.log); err != nil {
-		return err
-	}
-	if q.read, err = connect(q.srv, "read", q.log); err != nil {
-		return err
-	}
-	if q.js, err = jetstream.New(q.read); err != nil {
-		return fmt.Errorf("use jetstream: %w", err)
-	}
-	if q.events, q.parked, err = openStreams(ctx, q.js, q.cfg); err != nil {
-		return err
-	}
-	info, err := q.events.Info(ctx)
+	l, last, err := q.begin(ctx)
 	if err != nil {
-		return fmt.Errorf("read state: %w", err)
+		return err
 	}
 	if err := removeClosed(q.dir); err != nil { // only now: a queue that is refused is left as it was
+		l.end()
 		return err
 	}
-	if err := q.sync(); err != nil { // what a killed process wrote may still be in memory only
-		return fmt.Errorf("sync: %w", err)
-	}
-	q.commit, err = newCommitter(q.pub, q.cfg, q.sync, info.State.LastSeq)
+	q.present.Store(l)
+	q.cfg.First = false // Restart makes no stream in place of one that is gone
+	q.commit, err = newCommitter(l.pub, q.cfg, q.sync, last)
 	return err
 }
 
@@ -163,24 +141,24 @@ func (q *Queue) defaults() error {
 }
 
 // openDir finds out how the directory's file system is synced.
-func (q *Queue) openDir() (syncAlways bool, err error) {
+func (q *Queue) openDir() (err error) {
 	if err := os.MkdirAll(q.cfg.Dir, 0o750); err != nil {
-		return false, fmt.Errorf("make directory: %w", err)
+		return fmt.Errorf("make directory: %w", err)
 	}
 	if q.dir, err = os.Open(q.cfg.Dir); err != nil {
-		return false, fmt.Errorf("open directory: %w", err)
+		return fmt.Errorf("open directory: %w", err)
 	}
 	if size := capacity(q.dir); size > 0 && uint64(q.cfg.MaxBytes) > size {
-		return false, fmt.Errorf("max_bytes %d is more than the whole file system holds (%d)", q.cfg.MaxBytes, size)
+		return fmt.Errorf("max_bytes %d is more than the whole file system holds (%d)", q.cfg.MaxBytes, size)
 	}
 	if q.sync, err = q.cfg.groupSync(q.dir); err != nil {
-		return false, err
+		return err
 	}
 	if q.sync == nil {
 		q.log.Warn("file system cannot be synced as a whole, every event is synced alone and slowly", "dir", q.cfg.Dir)
-		q.sync, syncAlways = func() error { return nil }, true
+		q.sync, q.always = func() error { return nil }, true
 	}
-	return syncAlways, nil
+	return nil
 }
 
 // Failed yields the error of a sync that went wrong. It is not retried, since
@@ -189,12 +167,15 @@ func (q *Queue) openDir() (syncAlways bool, err error) {
 func (q *Queue) Failed() <-chan error { return q.commit.failed }
 
 // Health returns an error when the server says that it cannot store, after the
-// disk was full for instance. That lasts until the queue is opened anew.
+// disk was full for instance. That lasts until Restart.
 func (q *Queue) Health() error {
 	if err := q.commit.failure(); err != nil {
 		return err
 	}
-	if st := q.srv.Healthz(nil); st.Error != "" {
+	if q.down.Load() {
+		return fmt.Errorf("%w: its server is being started anew", ErrUnavailable)
+	}
+	if st := q.now().srv.Healthz(nil); st.Error != "" {
 		return fmt.Errorf("%w: %s", ErrUnavailable, st.Error)
 	}
 	return nil
@@ -207,13 +188,13 @@ func (q *Queue) Barrier(ctx context.Context) error { return q.commit.barrier(ctx
 
 // State returns a picture of the queue.
 func (q *Queue) State(ctx context.Context) (State, error) {
-	ev, err := q.events.Info(ctx)
+	ev, err := q.now().events.Info(ctx)
 	if err != nil {
-		return State{}, fmt.Errorf("read state of events: %w", closedError(err))
+		return State{}, fmt.Errorf("read state of events: %w", q.closedError(err))
 	}
-	parked, err := q.parked.Info(ctx)
+	parked, err := q.now().parked.Info(ctx)
 	if err != nil {
-		return State{}, fmt.Errorf("read state of parked: %w", closedError(err))
+		return State{}, fmt.Errorf("read state of parked: %w", q.closedError(err))
 	}
 	st := State{
 		FirstSeq: ev.State.FirstSeq, LastSeq: ev.State.LastSeq, Durable: q.commit.durable.load(),
@@ -232,6 +213,8 @@ func (q *Queue) State(ctx context.Context) (State, error) {
 // fail. It returns the same error however often it is called.
 func (q *Queue) Close(ctx context.Context) error {
 	q.closeOnce.Do(func() {
+		q.changing.Lock()
+		defer q.changing.Unlock()
 		err := q.commit.close(ctx)
 		close(q.closing)
 		for _, c := range q.openConsumers() {
@@ -248,21 +231,15 @@ func (q *Queue) Close(ctx context.Context) error {
 func (q *Queue) flushAcks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := q.read.FlushWithContext(ctx); err != nil && ctx.Err() == nil {
+	if err := q.now().read.FlushWithContext(ctx); err != nil && ctx.Err() == nil && !q.down.Load() {
 		q.log.Warn("last acks not flushed", "error", err)
 	}
 }
 
 // shutdown takes down whatever open has put up.
 func (q *Queue) shutdown() error {
-	for _, nc := range []*nats.Conn{q.read, q.pub} {
-		if nc != nil {
-			nc.Close()
-		}
-	}
-	if q.srv != nil {
-		q.srv.Shutdown()
-		q.srv.WaitForShutdown()
+	if l := q.now(); l != nil {
+		l.end()
 	}
 	if q.commit != nil && q.commit.failure() == nil {
 		// Without it the next start is one after a crash, and does the same.
@@ -282,12 +259,18 @@ func (q *Queue) shutdown() error {
 	return err
 }
 
-// closedError says ErrClosed where NATS says that the connection is.
-func closedError(err error) error {
-	if errors.Is(err, nats.ErrConnectionClosed) {
-		return ErrClosed
+// closedError says what it means that NATS calls a connection closed: ErrClosed
+// after Close, else that the server is being started anew.
+func (q *Queue) closedError(err error) error {
+	if !errors.Is(err, nats.ErrConnectionClosed) {
+		return err
 	}
-	return err
+	select {
+	case <-q.closing:
+		return ErrClosed
+	default:
+		return fmt.Errorf("%w: its server is being started anew", ErrUnavailable)
+	}
 }
 
 // Publish stores ev and returns its stream sequence. When it returns without an

@@ -57,14 +57,14 @@ func TestOpen_WithoutGroupSyncTheServerSyncsEveryMessage(t *testing.T) {
 		Logger:    logOf(t, "every event is synced alone"),
 		groupSync: func(*os.File) (func() error, error) { return nil, nil },
 	})
-	if !q.srv.JetStreamConfig().SyncAlways {
+	if !q.now().srv.JetStreamConfig().SyncAlways {
 		t.Error("nobody syncs")
 	}
 	fill(t, q, 20)
 	if st := state(t, q); st.Durable != 20 {
 		t.Errorf("%+v", st)
 	}
-	if open(t, Config{}).srv.JetStreamConfig().SyncAlways {
+	if open(t, Config{}).now().srv.JetStreamConfig().SyncAlways {
 		t.Error("both sync")
 	}
 }
@@ -232,11 +232,11 @@ func TestClose_DoesNotWaitForAcksBeyondItsContext(t *testing.T) {
 	q := open(t, Config{PublishTimeout: time.Hour})
 	msg := encoded(t, newEvent(0))
 	published := make(chan error, 1)
-	sub, err := q.read.SubscribeSync("nobody.answers") // takes the message and says nothing
+	sub, err := q.now().read.SubscribeSync("nobody.answers") // takes the message and says nothing
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := flush(t, q.read); err != nil {
+	if err := flush(t, q.now().read); err != nil {
 		t.Fatal(err)
 	}
 	msg.Subject = "nobody.answers"

@@ -61,9 +61,9 @@ func (q *Queue) readOne(ctx context.Context, stream string, req readRequest) (*n
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := q.read.RequestWithContext(ctx, directGet+stream, body)
+	m, err := q.now().read.RequestWithContext(ctx, directGet+stream, body)
 	if err != nil {
-		return nil, closedError(err)
+		return nil, q.closedError(err)
 	}
 	switch status := m.Header.Get(headerStatus); status {
 	case "":
@@ -110,19 +110,19 @@ func (q *Queue) readChunk(ctx context.Context, lo uint64, n int) (msgs []*nats.M
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	inbox := q.read.NewInbox()
-	sub, err := q.read.SubscribeSync(inbox)
+	inbox := q.now().read.NewInbox()
+	sub, err := q.now().read.SubscribeSync(inbox)
 	if err != nil {
-		return nil, false, closedError(err)
+		return nil, false, q.closedError(err)
 	}
 	defer func() { err = errors.Join(err, unsubscribe(sub)) }()
-	if err := q.read.PublishRequest(directGet+streamEvents, inbox, body); err != nil {
-		return nil, false, closedError(err)
+	if err := q.now().read.PublishRequest(directGet+streamEvents, inbox, body); err != nil {
+		return nil, false, q.closedError(err)
 	}
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, false, closedError(err)
+			return nil, false, q.closedError(err)
 		}
 		switch status := m.Header.Get(headerStatus); status {
 		case "":

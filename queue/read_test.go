@@ -88,7 +88,7 @@ func TestScan_SkipsWhatIsPurgedOrForeign(t *testing.T) {
 	fill(t, q, 10)
 	purge(t, q, 41)
 	for _, seq := range []uint64{60, 61, 105} {
-		if err := q.events.DeleteMsg(t.Context(), seq); err != nil {
+		if err := q.now().events.DeleteMsg(t.Context(), seq); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestScan_SkipsWhatIsPurgedOrForeign(t *testing.T) {
 // purge removes what is below seq.
 func purge(t testing.TB, q *Queue, seq uint64) {
 	t.Helper()
-	if err := q.events.Purge(t.Context(), jetstream.WithPurgeSequence(seq)); err != nil {
+	if err := q.now().events.Purge(t.Context(), jetstream.WithPurgeSequence(seq)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -165,8 +165,9 @@ func compareClosed(dir string) error {
 }
 
 // dropConsumers removes what the server knows of the consumers. They are made
-// anew at every start, from the claim store's progress: a damaged file of theirs
-// would only keep the stream from being opened.
+// anew at every start, from the claim store's progress. The server writes their
+// state without a sync: what a power cut leaves of it would keep one of the same
+// name from being made ("corrupt state file"), or make it go on where it was.
 func dropConsumers(dir string) error {
 	err := os.RemoveAll(filepath.Join(filepath.Dir(streamDir(dir, streamEvents)), "obs"))
 	if err != nil && !errors.Is(err, syscall.ENOTDIR) {

@@ -17,6 +17,7 @@ type machine struct {
 	write      func(f *os.File, b []byte, off int64) (int, error)
 	sync       func(f *os.File) error
 	syncNames  func(dir *os.File) error // the names in a directory
+	free       func(dir string) (int64, error)
 	hash       func(event.Key) event.Hash
 	journalMax int64         // a journal is sealed when it would grow past this
 	ahead      int64         // by at least how much a journal's file reaches beyond its frames
@@ -34,6 +35,9 @@ func (m *machine) fill() {
 	}
 	if m.syncNames == nil {
 		m.syncNames = (*os.File).Sync
+	}
+	if m.free == nil {
+		m.free = freeSpace
 	}
 	if m.hash == nil {
 		m.hash = func(k event.Key) event.Hash { return k.Hash }

@@ -55,6 +55,9 @@ func (w *writer) mend() error {
 	if err := w.rotate(); err != nil {
 		return err
 	}
+	if err := w.seize(); err != nil {
+		return err
+	}
 	w.s.cfg.Logger.Warn("claim store goes on in a new journal", "journal", w.journal.number)
 	return nil
 }

@@ -155,6 +155,9 @@ func (s *Store) start(ctx context.Context) error {
 			return fmt.Errorf("remove an empty journal: %w", err)
 		}
 	}
+	if err := s.writer.openBallast(); err != nil {
+		return err
+	}
 	return s.extendLeases(s.writer.journal.created)
 }
 
@@ -297,7 +300,7 @@ func (s *Store) setAside(named []fileEntry) (uint32, error) {
 		if n, ok := journalNumber(name); ok {
 			last = max(last, n)
 		}
-		known := name == manifestName || name == checkpointName || strings.HasSuffix(name, asideSuffix) ||
+		known := name == manifestName || name == checkpointName || name == ballastName || strings.HasSuffix(name, asideSuffix) ||
 			slices.ContainsFunc(named, func(f fileEntry) bool { return f.Name == name })
 		path := filepath.Join(s.cfg.Dir, name)
 		switch {

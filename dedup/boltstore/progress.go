@@ -89,6 +89,7 @@ func (s *Store) touch() {
 // keepCheckpoint writes CHECKPOINT a while after something has changed.
 func (s *Store) keepCheckpoint() {
 	defer close(s.idle)
+	failing := false
 	for {
 		select {
 		case <-s.dirty:
@@ -102,12 +103,16 @@ func (s *Store) keepCheckpoint() {
 			wait.Stop()
 			return
 		}
-		if err := s.saveCheckpoint(false); err != nil {
-			s.cfg.Logger.Warn("checkpoint not written", "error", err)
+		err := s.saveCheckpoint(false)
+		if err != nil {
+			if !failing {
+				s.cfg.Logger.Warn("checkpoint not written, trying again until it is", "error", err)
+			}
 			if !s.down.Load() {
 				s.touch()
 			}
 		}
+		failing = err != nil
 	}
 }
 

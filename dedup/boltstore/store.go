@@ -30,6 +30,7 @@ import (
 type Config struct {
 	Dir       string             // of this store alone; made at the first start
 	MustExist bool               // the queue holds events: a missing store is an error
+	Ballast   int64              // bytes that are kept for outcomes on a full disk; 0 for none
 	Host      string             // for Record.Host
 	Now       func() time.Time   // wall clock; nil means time.Now
 	Logger    *slog.Logger       // nil means none

@@ -36,6 +36,7 @@ type writer struct {
 
 	broken    error // of the last write; the journal's end is not known
 	mendAfter time.Time
+	ballast   ballast
 }
 
 // pending is a record that waits for its frame.
@@ -53,6 +54,7 @@ func (w *writer) run() {
 	flush := time.NewTimer(rideFor)
 	flush.Stop()
 	armed := false
+	var refill <-chan time.Time
 	batch := make([]*request, 0, maxRecords)
 	for {
 		select {
@@ -62,6 +64,11 @@ func (w *writer) run() {
 			w.group(batch)
 		case <-flush.C:
 			armed = false
+			if w.usable() == nil {
+				w.flush()
+			}
+		case <-refill:
+			refill = nil
 			if w.usable() == nil {
 				w.flush()
 			}
@@ -75,6 +82,9 @@ func (w *writer) run() {
 			return
 		}
 		clear(batch)
+		if w.ballast.gone.Load() && refill == nil {
+			refill = time.After(mendEvery)
+		}
 		switch {
 		case len(w.pending) == 0 && armed:
 			flush.Stop()
@@ -170,6 +180,7 @@ func (w *writer) usable() error {
 		return dedup.ErrUnavailable
 	}
 	if w.broken == nil {
+		w.refill()
 		return nil
 	}
 	if now := time.Now(); now.After(w.mendAfter) {
@@ -177,6 +188,7 @@ func (w *writer) usable() error {
 		if w.broken = w.s.failOn(w.mend()); w.broken == nil {
 			w.flush()
 		}
+		w.noteFull(w.broken)
 	}
 	if w.broken != nil {
 		return fmt.Errorf("%w: %w", dedup.ErrUnavailable, w.broken)
@@ -201,6 +213,11 @@ func (w *writer) decide(r *request, now dedup.Time) {
 	r.result = dedup.Decide(cur, r.key, r.op, env)
 	if r.result.Fenced {
 		r.err = dedup.ErrFenced
+	}
+	if w.ballast.gone.Load() && r.result.Write && begins(r.op) {
+		r.result, r.err = dedup.Result{}, errDiskFull
+		w.answer = append(w.answer, r)
+		return
 	}
 	ride := r.result.Ride && !w.s.cautious && same < 0
 	if r.result.Write {
@@ -282,6 +299,7 @@ func (w *writer) flush() {
 	err := w.write()
 	if err != nil {
 		w.broken = w.s.failOn(err)
+		w.noteFull(err)
 		w.s.cfg.Logger.Error("claim records not written", "records", len(w.pending), "error", err)
 		w.keepRides()
 		if w.s.down.Load() {

@@ -1,0 +1,188 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"idemd/receiver"
+)
+
+const (
+	diskEvery     = 500 * time.Millisecond
+	restartEvery  = 2 * time.Second  // between two restarts of the queue's server
+	restartWithin = 30 * time.Second // for reading what it holds
+)
+
+// diskWatch keeps events out while they could not be stored, and brings the
+// queue back when they can be. What happens at a look is decided by decide; the
+// functions are what it looks at and what it can do.
+type diskWatch struct {
+	reserve int64
+	log     *slog.Logger
+	free    func() (int64, error)
+	full    func() bool  // the claim store begins nothing
+	health  func() error // of the queue
+	restart func(ctx context.Context) error
+	set     func(receiver.State)
+	opened  func() // events are taken again
+
+	last      diskState
+	lastCause string
+	restarted time.Time
+	why       atomic.Pointer[string] // nil: events are taken
+}
+
+// diskState is what a look at the disk found.
+type diskState struct {
+	short bool // of space
+	full  bool // the claim store begins nothing
+	sick  bool // the queue cannot store
+	again bool // as at the last look: one look alone may meet a stream that is being changed
+}
+
+// shortOf reports whether too little space is free. Once it was, an eighth more
+// than the reserve must be free.
+func shortOf(was bool, free, reserve int64) bool {
+	if was {
+		return free < reserve+reserve/8
+	}
+	return free < reserve
+}
+
+// decide says what follows from a look: whether events are refused, and whether
+// the queue's server is to be started anew. That waits for space, or it would
+// fail again; and for the claim store, so that the consumers find it well.
+func decide(s diskState) (block, restart bool) {
+	sick := s.sick && (s.again || s.short || s.full)
+	return s.short || s.full || sick, sick && !s.short && !s.full
+}
+
+func newDiskWatch(a *App) (*diskWatch, error) {
+	reserve, err := a.cfg.ReserveBytes()
+	if err != nil {
+		return nil, err
+	}
+	return &diskWatch{
+		reserve: reserve, log: a.log.With("component", "disk"),
+		free: func() (int64, error) { return freeBytes(a.cfg.DataDir) },
+		full: a.store.Full, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
+		opened: func() {
+			for _, pool := range a.pools {
+				pool.Hurry()
+			}
+		},
+	}, nil
+}
+
+// watchDisk opens the receiver, as far as the disk allows it, and watches until
+// the intake is stopped.
+func (a *App) watchDisk(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	a.disk.look(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.disk.run(ctx)
+	}()
+	a.down.onStop("disk watch", func(context.Context) error {
+		cancel()
+		<-done
+		return nil
+	})
+}
+
+func (w *diskWatch) run(ctx context.Context) {
+	tick := time.NewTicker(diskEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			w.look(ctx)
+		}
+	}
+}
+
+// look looks once and does what follows.
+func (w *diskWatch) look(ctx context.Context) {
+	free, err := w.free()
+	if err != nil {
+		w.log.Warn("free space not read", "error", err)
+		free = w.reserve * 2 // the queue says when it cannot store
+	}
+	health := w.health()
+	s := diskState{short: shortOf(w.last.short, free, w.reserve), full: w.full(), sick: health != nil}
+	s.again = w.last.sick
+	block, restart := decide(s)
+	w.last = s
+	switch {
+	case !block:
+		w.open()
+	case s.short:
+		w.block("space", fmt.Sprintf("%d MiB of the disk are free, less than the reserve of %d MiB", free>>20, w.reserve>>20))
+	case s.full:
+		w.block("store", "the disk got full, and what was kept of it for outcomes is in use")
+	default:
+		w.block("queue", "the queue cannot store: "+health.Error())
+	}
+	if restart && time.Since(w.restarted) >= restartEvery {
+		w.restartQueue(ctx)
+	}
+}
+
+func (w *diskWatch) restartQueue(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, restartWithin)
+	defer cancel()
+	err := w.restart(within)
+	w.restarted = time.Now()
+	switch {
+	case ctx.Err() != nil: // the process stops
+	case err != nil:
+		w.log.Error("queue not started anew, trying again", "error", err)
+	default:
+		w.log.Info("queue started anew")
+		w.look(ctx)
+	}
+}
+
+func (w *diskWatch) open() {
+	w.set(receiver.StateReady)
+	if w.why.Swap(nil) != nil {
+		w.log.Info("events are taken again")
+		w.opened()
+	}
+	w.lastCause = ""
+}
+
+// block refuses events, and says so once for every cause.
+func (w *diskWatch) block(cause, why string) {
+	w.set(receiver.StateBlocked)
+	w.why.Store(&why)
+	if cause != w.lastCause {
+		w.lastCause = cause
+		w.log.Error("events are refused", "reason", why)
+	}
+}
+
+// blocked says why events are refused, "" while they are taken.
+func (w *diskWatch) blocked() string {
+	if why := w.why.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// freeBytes is how much of the disk of dir this process may use.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("read free space: %w", err)
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
