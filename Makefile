@@ -40,7 +40,10 @@ fuzz: ## fuzz every parser and codec, one after the other, FUZZTIME=10s each
 	@set -e; grep -rl '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
 			echo "$$(dirname "$$file") $$target"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" > .fuzz.log 2>&1 || { \
+				cat .fuzz.log; ! grep -q 'Failing input written\|build failed\|--- FAIL: Fuzz.*/' .fuzz.log || exit 1; \
+				echo "no finding: the fuzzer itself stopped, as it may when its time ends"; }; \
+			tail -n 1 .fuzz.log; \
 		done; \
 	done
 
