@@ -99,6 +99,9 @@ func TestSystemd_AServiceTakesItsSocketAndTellsHowItGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer early.Close()
+	if _, err := early.Write([]byte("GET /in/src HTTP/1.0\r\n\r\n")); err != nil { // headers have a deadline
+		t.Fatal(err)
+	}
 	d.asService([]string{"NOTIFY_SOCKET=" + m.path, "WATCHDOG_USEC=300000", "LISTEN_FDS=1"}, f)
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
@@ -112,9 +115,6 @@ func TestSystemd_AServiceTakesItsSocketAndTellsHowItGoes(t *testing.T) {
 	d.mustSend("e1")
 	for range 5 {
 		m.want(notifyAlive)
-	}
-	if _, err := early.Write([]byte("GET /in/src HTTP/1.0\r\n\r\n")); err != nil {
-		t.Error(err)
 	}
 	if n, err := early.Read(make([]byte, 16)); err != nil || n == 0 {
 		t.Errorf("the early connection: %d bytes, %v", n, err)
