@@ -37,7 +37,12 @@ race: ## run all tests under the race detector
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser and codec, one after the other, FUZZTIME=10s each
-	.ci/fuzz $(FUZZTIME)
+	@set -e; grep -rl '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
+			echo "$$(dirname "$$file") $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+		done; \
+	done
 
 .PHONY: bench
 bench: ## print the speed figures against their references (takes a few minutes)
