@@ -313,6 +313,9 @@ func (a *App) listenAdmin() error {
 func (a *App) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	trimming, endTrimming := context.WithCancel(work)
+	a.running.Go(func() { a.trim(trimming) })
+	a.down.onStop("memory", func(context.Context) error { endTrimming(); return nil })
 	for _, pool := range a.pools {
 		a.running.Go(func() {
 			if err := pool.Run(work); err != nil {
