@@ -179,10 +179,10 @@ func freeAddr(b *testing.B) string {
 	return l.Addr().String()
 }
 
-// rss is the process's resident memory in MiB, 20 seconds after the last
+// rss is the process's resident memory in MiB, 30 seconds after the last
 // request: by then it has given back what a burst needed.
 func (d *benchProcess) rss(b *testing.B) float64 {
-	<-time.After(20 * time.Second)
+	<-time.After(30 * time.Second)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
 	if err != nil {
 		b.Fatal(err)

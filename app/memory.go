@@ -12,7 +12,7 @@ const trimEvery = time.Second
 
 // cachesGone is after how many quiet ticks the queue's server has given up what
 // it keeps of blocks that were read.
-const cachesGone = 15
+const cachesGone = 25
 
 // trim gives memory back to the system when a burst is over. Go keeps what it
 // has had for minutes, and a small machine has other services.
