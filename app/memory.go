@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -32,6 +33,7 @@ func (a *App) trim(ctx context.Context) {
 			records, quiet = now, 0
 		}
 		if quiet == 1 && worthTrimming(mapped(), least) || quiet == cachesGone {
+			runtime.GC() // the queue's server keeps blocks in pools, which last for one more collection
 			debug.FreeOSMemory()
 			least = mapped()
 		}
