@@ -28,6 +28,9 @@ type Options struct {
 	Fault   func(point string) // crash points of tests; nil in production
 	Ready   func(addr string)  // called once requests are accepted, with the receiver's address
 	Systemd Systemd            // what a service manager gave; zero when there is none
+
+	Restored bool // the operator says that the data directory is an older state of itself
+	Moved    bool // the operator says that it was stopped cleanly and moved, and that there is no other
 }
 
 // App is one idemd process: New starts it up to the point where events could be
@@ -46,6 +49,7 @@ type App struct {
 	store  *boltstore.Store
 	queue  *queue.Queue
 	pools  []*consumer.Pool
+	past   past
 	disk   *diskWatch
 	failed chan error // the first error that ends the process
 
@@ -112,6 +116,9 @@ func (a *App) open(ctx context.Context) error {
 	}
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
+	}
+	if err := a.settlePast(); err != nil {
+		return err
 	}
 	// Systemd's patience is not for the time that the last runs take to end.
 	a.down.onStop("watchdog", func(context.Context) error { a.unwatch(); return nil })
@@ -190,7 +197,11 @@ func (a *App) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if a.past, err = a.readPast(); err != nil {
+		return err
+	}
 	a.store, err = boltstore.Open(ctx, boltstore.Config{
+		Copy: a.past.tolerant(), Stopped: a.past.moved(), Outlived: a.past.mark.epoch,
 		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host, Ballast: ballast,
 		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
 	})
@@ -202,6 +213,7 @@ func (a *App) openStore(ctx context.Context) error {
 		return a.dir.unusable("claim store", a.dir.dedupPath(), err)
 	}
 	a.down.onStop("claim store", func(context.Context) error { return a.store.Close() })
+	a.past.store = a.store.Past()
 	if !a.dir.first() && a.dir.version.Incarnation != a.store.Incarnation() {
 		return &OperatorError{
 			What: "claim store and VERSION are from different data directories", Where: a.dir.path,
@@ -216,13 +228,10 @@ func (a *App) openQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	copied, err := a.dir.copied()
-	if err != nil {
-		return err
-	}
+	returned := len(a.past.reasons()) > 0
 	a.queue, err = queue.Open(ctx, queue.Config{
 		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
-		Copy: copied, Last: a.knownLast(copied),
+		Copy: returned, Last: a.knownLast(returned),
 		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
 	})
 	if err != nil {
@@ -234,8 +243,8 @@ func (a *App) openQueue(ctx context.Context) error {
 
 // knownLast is the last event that the queue of this directory must have. In a
 // copy it may be missing: the queue can have been copied before the claims.
-func (a *App) knownLast(copied bool) uint64 {
-	if copied {
+func (a *App) knownLast(returned bool) uint64 {
+	if returned {
 		return 0
 	}
 	last := a.dir.version.QueueLast
@@ -257,12 +266,12 @@ func (a *App) sealDir(ctx context.Context) error {
 			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
 		}
 	}
-	return a.dir.seal(a.store.Incarnation(), a.store.Epoch(), st.LastSeq)
+	return a.sealPast(st.LastSeq)
 }
 
 func (a *App) recovery() consumer.Recovery {
 	return consumer.Recovery{
-		Store: a.store, Queue: a.queue, Specs: a.specs,
+		Store: a.store, Queue: a.queue, Specs: a.specs, Past: a.dir.version.Returned,
 		Logger: a.log.With("component", "consumer"), Fault: a.opts.Fault,
 	}
 }
@@ -272,7 +281,7 @@ func (a *App) openPools(ctx context.Context) error {
 	a.down.onStop("handlers", a.stopPools)
 	for _, spec := range a.specs {
 		pool, err := consumer.NewPool(ctx, consumer.Config{
-			Spec: spec, Queue: a.queue, Store: a.store,
+			Spec: spec, Queue: a.queue, Store: a.store, DoubtTo: a.dir.version.DoubtTo,
 			Logger: a.log.With("component", "consumer", "handler", spec.Name), Fault: a.opts.Fault,
 		})
 		if err != nil {
@@ -324,6 +333,9 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	a.watchDisk(work)
+	marking, endMarking := context.WithCancel(work)
+	a.running.Go(func() { a.keepMark(marking) })
+	a.down.onStop("high-water mark", func(context.Context) error { endMarking(); return a.saveMark() })
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)

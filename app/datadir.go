@@ -25,7 +25,13 @@ type version struct {
 	QueueLast   uint64 `json:"queue_last"`  // the queue's last sequence at that start
 	LockInode   uint64 `json:"lock_inode"`  // with LockBirth: a copy of the directory has another LOCK
 	LockBirth   int64  `json:"lock_birth"`  // nanoseconds since 1970; 0 where the file system does not say
-	CRC32C      string `json:"crc32c"`      // of the text with this one empty
+
+	// Events up to DoubtTo may have run in time that this directory does not know
+	// of; Returned: what waits from before that has not been held yet.
+	DoubtTo  uint64 `json:"doubt_to,omitempty"`
+	Returned bool   `json:"returned,omitempty"`
+
+	CRC32C string `json:"crc32c"` // of the text with this one empty
 }
 
 // encode gives the file's text, with its checksum.
@@ -163,16 +169,31 @@ func (d *dataDir) copied() (bool, error) {
 }
 
 // seal writes VERSION for the present start: from now on the directory's halves
-// belong together.
-func (d *dataDir) seal(incarnation string, epoch uint32, queueLast uint64) error {
+// belong together. Returned says that time went back: then the events up to
+// queueLast are in doubt, until this start and later ones have dealt with them.
+func (d *dataDir) seal(incarnation string, epoch uint32, queueLast uint64, returned bool) error {
 	inode, birth, err := fileBirth(d.lock)
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", d.lock.Name(), err)
 	}
+	doubtTo := d.version.DoubtTo
+	if returned {
+		doubtTo = queueLast
+	}
 	d.version = version{
 		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, QueueLast: queueLast,
-		LockInode: inode, LockBirth: birth,
+		LockInode: inode, LockBirth: birth, DoubtTo: doubtTo, Returned: returned,
 	}
+	return d.writeVersion()
+}
+
+// held notes that what waited from before the time that was lost is held.
+func (d *dataDir) held() error {
+	d.version.Returned = false
+	return d.writeVersion()
+}
+
+func (d *dataDir) writeVersion() error {
 	b, err := d.version.encode()
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func TestDataDir_VersionTellsStartsApart(t *testing.T) {
 	if !d.first() {
 		t.Error("an empty directory is not a first start")
 	}
-	if err := d.seal("inc1", 7, 9); err != nil {
+	if err := d.seal("inc1", 7, 9, false); err != nil {
 		t.Fatal(err)
 	}
 	want := d.version

@@ -49,6 +49,7 @@ type Config struct {
 	Now     func() time.Time   // time.Now when nil
 	AckWait time.Duration      // queue.DefaultAckWait when 0; open deliveries are marked three times in it
 	Observe *Observe           // counts; own ones when nil
+	DoubtTo uint64             // up to here events may have run in time that the directory does not know of, see pastEvent
 	Fault   func(point string) // crash points; nil in production
 
 	lost func(seq uint64) bool // for tests: the delivery never arrives; nil in production
@@ -66,6 +67,7 @@ type Pool struct {
 	obs      *Observe
 	fault    func(string)
 	reaper   *reaper
+	doubtTo  uint64
 	lost     func(seq uint64) bool
 	consumer *queue.Consumer
 	progress *progress
@@ -106,7 +108,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	})
 	p := &Pool{
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
-		log: r.log, lost: cfg.lost,
+		log: r.log, lost: cfg.lost, doubtTo: cfg.DoubtTo,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),

@@ -21,7 +21,9 @@ func (p *Pool) deliver(ctx context.Context, d *queue.Delivery, trial bool) bool 
 		p.obs.filtered.Add(1)
 		p.finish(r)
 	case reason != "":
-		p.shelve(ctx, r, dedup.Dead, reason)
+		p.shelve(ctx, r, dedup.Dead, dedup.Reason{Code: reason})
+	case pastEvent(p.spec.Effect, d.Seq, p.doubtTo):
+		p.shelve(ctx, r, dedup.InDoubt, dedup.Reason{Code: dedup.ReasonTimeWentBack, Detail: "it may have run after this copy was made"})
 	case p.spec.Effect == dedup.Idempotent:
 		p.runUnclaimed(ctx, r)
 	default:
@@ -241,5 +243,5 @@ func (p *Pool) mismatch(ctx context.Context, r *run) {
 	if p.spec.OnMismatch == MismatchDrop {
 		state = dedup.Done
 	}
-	p.shelve(ctx, &other, state, dedup.ReasonMismatch)
+	p.shelve(ctx, &other, state, dedup.Reason{Code: dedup.ReasonMismatch})
 }

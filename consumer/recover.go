@@ -23,6 +23,7 @@ func StartSeq(p dedup.Progress, lastSeq uint64) uint64 {
 type Recovery struct {
 	Store  dedup.Store
 	Queue  *queue.Queue
+	Past   bool               // time went back, see Recover
 	Specs  []Spec             // a record of any other handler is treated by its own effect and the default retries
 	Logger *slog.Logger       // slog.Default when nil
 	Now    func() time.Time   // time.Now when nil
@@ -36,8 +37,17 @@ const recoverPage = 256
 // last attempt. It runs before any consumer starts. A run whose event cannot be
 // read or copied keeps its record: its pool looks at it again. The error is that
 // of a claim store that does not answer.
+//
+// With Past the directory does not know what was done last. Of an irrevocable run
+// that waits, the attempt that it waits for may have been made: it becomes
+// IN_DOUBT, too.
 func Recover(ctx context.Context, cfg Recovery) error {
 	r := newReaper(cfg)
+	if cfg.Past {
+		if err := r.doubtWaiting(ctx); err != nil {
+			return fmt.Errorf("hold runs that wait: %w", err)
+		}
+	}
 	gone, err := deadRuns(ctx, cfg.Store, "")
 	if err != nil {
 		return fmt.Errorf("list runs of dead processes: %w", err)

@@ -122,15 +122,15 @@ func (p *Pool) op(r *run, s settlement, parked bool) dedup.Op {
 	}
 }
 
-// shelve gives an event that is not to be run the record that says so: DEAD with
-// a copy of its own, or DONE, dropped.
-func (p *Pool) shelve(ctx context.Context, r *run, state dedup.State, reason string) {
+// shelve gives an event that is not to be run the record that says so: DEAD or
+// IN_DOUBT with a copy of its own, or DONE, dropped.
+func (p *Pool) shelve(ctx context.Context, r *run, state dedup.State, reason dedup.Reason) {
 	if !p.async(ctx, func() { p.shelveNow(ctx, r, state, reason) }) {
 		p.leave(r)
 	}
 }
 
-func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason string) {
+func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason dedup.Reason) {
 	for {
 		rec, found, err := p.ownRecord(ctx, r)
 		again := false
@@ -153,16 +153,16 @@ func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason 
 
 // shelveNew stores the first record of an event that is not to be run. Again
 // says that another payload under its identity was faster.
-func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason string) (again bool, err error) {
+func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason dedup.Reason) (again bool, err error) {
 	copied := false
-	if state == dedup.Dead {
+	if state != dedup.Done {
 		if copied, err = p.park(ctx, r); err != nil {
 			return false, err
 		}
 	}
 	res, err := p.write(ctx, r.key, dedup.Put{
 		State: state, Effect: p.spec.Effect, Fingerprint: r.ev.Fingerprint, Origin: r.ev.Origin, Seq: r.seq,
-		Retain: p.spec.Retain, Reason: dedup.Reason{Code: reason}, Parked: copied,
+		Retain: p.spec.Retain, Reason: reason, Parked: copied,
 	})
 	if err != nil {
 		return false, err
@@ -177,9 +177,14 @@ func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason 
 	if res.Record.State == dedup.Dead {
 		p.fault(settledPoint(bury))
 	}
-	if res.Verdict == dedup.Created && state == dedup.Dead {
+	switch {
+	case res.Verdict != dedup.Created:
+	case state == dedup.Dead:
 		p.obs.buried.Add(1)
-		p.log.Warn("event parked unseen", "reason", reason, "event_id", r.eventID(), "run_id", r.key.RunID())
+		p.log.Warn("event parked unseen", "reason", reason.Code, "event_id", r.eventID(), "run_id", r.key.RunID())
+	case state == dedup.InDoubt:
+		p.obs.doubted.Add(1)
+		p.log.Warn("event held unseen, somebody has to decide", "reason", reason.Code, "event_id", r.eventID(), "run_id", r.key.RunID())
 	}
 	return false, nil
 }

@@ -165,11 +165,12 @@ func leaseEnded(r *Record, env Env) bool {
 }
 
 // Put stores the first record of a run that never held a claim: an event that
-// is parked unseen, a dropped one, the first failure of an idempotent run, or a
-// replay. Where a record exists, nothing is changed and the verdict tells its
-// state; or that it is of another payload from the same origin, Mismatch.
+// is parked unseen, a dropped one, the first failure of an idempotent run, a
+// replay, or an event that may have run in time that was lost. Where a record
+// exists, nothing is changed and the verdict tells its state; or that it is of
+// another payload from the same origin, Mismatch.
 type Put struct {
-	State       State // Waiting, Dead or Done
+	State       State // Waiting, InDoubt, Dead or Done
 	Effect      Effect
 	Fingerprint event.Fingerprint
 	Origin      event.Origin
@@ -207,7 +208,7 @@ func (op Put) decide(cur *Record, env Env) Result {
 		r.Due = op.Due
 	case Done:
 		r.Outcome, r.Committed, r.Expires = OutcomeDropped, env.Now, env.Now.Add(op.Retain)
-	case Dead:
+	case Dead, InDoubt:
 	default:
 		return fenced(cur)
 	}
@@ -298,6 +299,7 @@ func (op Bury) decide(cur *Record, _ Env) Result {
 // late evidence is still accepted.
 type Doubt struct {
 	Fence  Fence
+	Waits  bool // it is about a run that waits, not about an attempt: it may have been made in time that was lost
 	Reason Reason
 	Parked bool
 }
@@ -308,7 +310,11 @@ func (op Doubt) decide(cur *Record, _ Env) Result {
 		return fenced(cur)
 	case cur.State == InDoubt:
 		return unchanged(cur, 0)
-	case cur.State != Started:
+	case op.Waits && cur.State == Waiting:
+		r := doubt(*cur, op.Reason, op.Parked)
+		r.Attempts = cur.Attempts
+		return Result{Record: r, Write: true}
+	case op.Waits || cur.State != Started:
 		return fenced(cur)
 	}
 	return Result{Record: doubt(*cur, op.Reason, op.Parked), Write: true}

@@ -59,20 +59,20 @@ func deadEpoch(r *dedup.Record)   { r.Fence = dedup.NewFence(epoch-1, 10) }
 // record's own fence. A cell is the verdict, if the operation gives one, and what
 // the record becomes: "=" unchanged, ">state" written, "x" fenced off.
 const protocol = `
-state          acquire           put               commit defer     bury   doubt      renew    expire   done   retry     drop   bury!
-none           granted>started   created>waiting   x      x         x      x          x        x        x      x         x      x
-free           granted>started   created>waiting   x      x         x      x          x        x        x      x         x      x
-started        busy=             busy=             >done  >waiting  >dead  >in_doubt  x        x        x      x         x      x
-orphan         busy=             busy=             >done  >waiting  >dead  >in_doubt  x        >waiting x      x         x      x
-held           busy=             busy=             >done  >waiting  >dead  >in_doubt  >started x        x      x         x      x
-ended          busy=             busy=             >done  >waiting  >dead  >in_doubt  >started >waiting x      x         x      x
-ended-no-event granted>started   busy=             >done  >waiting  >dead  >in_doubt  >started >free    x      x         x      x
-waiting        waiting=          waiting=          x      =         >dead  x          x        x        x      x         x      x
-waiting-due    granted>started   waiting=          x      =         >dead  x          x        x        x      x         x      x
-in_doubt       in_doubt=         in_doubt=         >done  x         x      =          x        x        >done  >waiting  >done  >dead
-dead           dead=             dead=             x      x         =      x          x        x        x      >waiting  >done  x
-done           done=             done=             =      x         x      x          x        x        x      x         x      x
-expired        granted>started   created>waiting   x      x         x      x          x        x        x      x         x      x
+state          acquire         put             commit defer    bury  doubt     doubt?    renew    expire   done  retry    drop  bury!
+none           granted>started created>waiting x      x        x     x         x         x        x        x     x        x     x
+free           granted>started created>waiting x      x        x     x         x         x        x        x     x        x     x
+started        busy=           busy=           >done  >waiting >dead >in_doubt x         x        x        x     x        x     x
+orphan         busy=           busy=           >done  >waiting >dead >in_doubt x         x        >waiting x     x        x     x
+held           busy=           busy=           >done  >waiting >dead >in_doubt x         >started x        x     x        x     x
+ended          busy=           busy=           >done  >waiting >dead >in_doubt x         >started >waiting x     x        x     x
+ended-no-event granted>started busy=           >done  >waiting >dead >in_doubt x         >started >free    x     x        x     x
+waiting        waiting=        waiting=        x      =        >dead x         >in_doubt x        x        x     x        x     x
+waiting-due    granted>started waiting=        x      =        >dead x         >in_doubt x        x        x     x        x     x
+in_doubt       in_doubt=       in_doubt=       >done  x        x     =         =         x        x        >done >waiting >done >dead
+dead           dead=           dead=           x      x        =     x         x         x        x        x     >waiting >done x
+done           done=           done=           =      x        x     x         x         x        x        x     x        x     x
+expired        granted>started created>waiting x      x        x     x         x         x        x        x     x        x     x
 `
 
 var protocolRows = map[string]*dedup.Record{
@@ -99,6 +99,7 @@ func protocolOps(f dedup.Fence) map[string]dedup.Op {
 		"defer":   dedup.Defer{Fence: f, Due: now + hour},
 		"bury":    dedup.Bury{Fence: f},
 		"doubt":   dedup.Doubt{Fence: f},
+		"doubt?":  dedup.Doubt{Fence: f, Waits: true},
 		"renew":   dedup.Renew{Fence: f},
 		"expire":  dedup.Expire{Fence: f, Due: now + hour},
 		"done":    dedup.Resolve{Fence: f, To: dedup.ResolveDone},

@@ -197,14 +197,15 @@ const MaxDetail = 256
 // The reason codes that idemd itself gives; handlers' answers give others
 // (see consumer.Classify).
 const (
-	ReasonOwnerGone    = "owner-gone"    // the process ended during the run
-	ReasonExhausted    = "exhausted"     // the last attempt failed as well
-	ReasonEventMissing = "event-missing" // the queue no longer holds the event
-	ReasonMismatch     = "mismatch"      // another payload came under a known identity
-	ReasonUnkeyed      = "unkeyed"       // no identity, and the effect cannot be undone
-	ReasonUnparsed     = "unparsed"      // authentic, but not understood
-	ReasonOversize     = "id-too-long"   // an id over event.MaxID bytes
-	ReasonOperator     = "operator"      // somebody decided
+	ReasonOwnerGone    = "owner-gone"     // the process ended during the run
+	ReasonExhausted    = "exhausted"      // the last attempt failed as well
+	ReasonEventMissing = "event-missing"  // the queue no longer holds the event
+	ReasonMismatch     = "mismatch"       // another payload came under a known identity
+	ReasonUnkeyed      = "unkeyed"        // no identity, and the effect cannot be undone
+	ReasonUnparsed     = "unparsed"       // authentic, but not understood
+	ReasonOversize     = "id-too-long"    // an id over event.MaxID bytes
+	ReasonTimeWentBack = "time-went-back" // it may have run in time that this data directory does not know of
+	ReasonOperator     = "operator"       // somebody decided
 )
 
 // Time is a moment as the store keeps it: nanoseconds since 1970, UTC, 0 for

@@ -202,7 +202,9 @@ func TestDecide_PutStoresWhatNeverRan(t *testing.T) {
 	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State, r.Due = dedup.Waiting, now }))
 	put.State = dedup.Dead
 	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State = dedup.Dead }))
-	for _, state := range []dedup.State{dedup.Free, dedup.Started, dedup.InDoubt} {
+	put.State = dedup.InDoubt // case 104: it may have run in time that was lost
+	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State = dedup.InDoubt }))
+	for _, state := range []dedup.State{dedup.Free, dedup.Started} {
 		put.State = state
 		if res := decide(t, nil, put); !res.Fenced || res.Write {
 			t.Errorf("put of %v: %+v", state, res)

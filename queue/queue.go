@@ -36,7 +36,7 @@ type Config struct {
 	Incarnation    string             // the data directory that the queue belongs to; not checked when empty
 	First          bool               // the directory's first start: the queue is made; otherwise it must be there
 	Last           uint64             // an event of this sequence was durable once: a queue that ends before it is damaged; 0: not known
-	Copy           bool               // the directory was copied, perhaps while it ran and across a stop: what that stop noted is not compared
+	Copy           bool               // the directory was copied, perhaps while it ran and across a stop: what that stop noted is not compared, and the server's own index is not used
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
 	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
@@ -105,6 +105,11 @@ func (q *Queue) open(ctx context.Context) error {
 	}
 	if err := verify(ctx, q.cfg); err != nil {
 		return err
+	}
+	if q.cfg.Copy {
+		if err := dropIndex(q.cfg.Dir); err != nil {
+			return err
+		}
 	}
 	l, last, err := q.begin(ctx)
 	if err != nil {

@@ -176,6 +176,18 @@ func dropConsumers(dir string) error {
 	return nil
 }
 
+// dropIndex removes what the server noted of its blocks: in a copy that may be of
+// another instant than they are. It is made anew from them.
+func dropIndex(dir string) error {
+	for _, stream := range []string{streamEvents, streamParked} {
+		err := os.Remove(filepath.Join(streamDir(dir, stream), "index.db"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return fmt.Errorf("remove the index of a copy: %w", err)
+		}
+	}
+	return nil
+}
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const closedHead = "idemd queue CLOSED version 1 crc32c "

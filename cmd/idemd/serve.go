@@ -16,6 +16,8 @@ import (
 type serveFlags struct {
 	logFormat string
 	logLevel  string
+	restored  bool
+	moved     bool
 }
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -36,6 +38,9 @@ in ./idemd-data.`,
 	}
 	cmd.Flags().StringVar(&f.logFormat, "log-format", "auto", "`FORMAT` of the log: text, json, or auto (text on a terminal)")
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
+	cmd.Flags().BoolVar(&f.restored, "restored", false, "the data directory is an older state of itself (a snapshot of the machine, for instance): hold what it cannot know")
+	cmd.Flags().BoolVar(&f.moved, "moved", false, "the data directory was stopped cleanly and moved here, and there is no other: it is no copy")
+	cmd.MarkFlagsMutuallyExclusive("restored", "moved")
 	return cmd
 }
 
@@ -52,7 +57,7 @@ func (c *cli) serve(ctx context.Context, f serveFlags) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	opts := app.Options{Logger: logger, Version: programVersion()}
+	opts := app.Options{Logger: logger, Version: programVersion(), Restored: f.restored, Moved: f.moved}
 	if c.configFile() == "" {
 		if os.Getenv("INVOCATION_ID") != "" {
 			return &exitError{exitUsage, "name the configuration with --config in the unit's ExecStart",

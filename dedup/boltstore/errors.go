@@ -23,6 +23,9 @@ var (
 	// ErrBehind is returned when the journals end before the last record that
 	// CHECKPOINT knows.
 	ErrBehind = errors.New("records are missing at the end")
+	// ErrUnclean is returned when the last life did not end with Close, though
+	// Config.Stopped says that it must have.
+	ErrUnclean = errors.New("it was not stopped cleanly")
 	// ErrForeign is returned when a file belongs to another store or place.
 	ErrForeign = errors.New("file belongs to another store")
 	// ErrVersion is returned when a file has a format that this program does not
@@ -72,6 +75,9 @@ func (e *DataError) Hint() string {
 			"put back the file that was here, or restore the whole directory from one backup"
 	case errors.Is(e.Err, ErrVersion):
 		return "a newer idemd wrote this directory; start that version, or a newer one"
+	case errors.Is(e.Err, ErrUnclean):
+		return "start it without --moved: it is then treated as a copy, and what it cannot know is held for you (idemd doubt list); " +
+			"or stop it cleanly where it was, and move it again"
 	case errors.Is(e.Err, ErrClock):
 		return "set this machine's clock; nothing was changed"
 	case errors.Is(e.Err, ErrBehind):

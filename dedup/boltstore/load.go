@@ -14,6 +14,13 @@ func (s *Store) load(ctx context.Context, names *manifest, mark *checkpoint) (ui
 	var last uint64
 	var torn *journal
 	shared := interned{}
+	ended := mark.Clean // by Close: nothing is torn, and CHECKPOINT was written last
+	if s.cfg.Copy {
+		ended = false
+		if err := s.cutShort(names); err != nil {
+			return 0, fmt.Errorf("read claim directory: %w", err)
+		}
+	}
 	for i, f := range names.Files {
 		j, err := s.openNamed(f, names, last+1)
 		if err != nil {
@@ -27,20 +34,25 @@ func (s *Store) load(ctx context.Context, names *manifest, mark *checkpoint) (ui
 		if cut {
 			torn = j
 		}
-		if cut && (mark.Clean || i < len(names.Files)-1) {
+		if cut && (ended || i < len(names.Files)-1) {
 			return 0, &DataError{Path: j.path, Offset: j.size, Err: ErrDamaged, Detail: "it is torn, and was not being written"}
 		}
 		last = j.next() - 1
 		s.disk.Add(j.size)
 	}
 	path := filepath.Join(s.cfg.Dir, checkpointName)
-	if last < mark.LastNumber {
+	if last < mark.LastNumber && !ended { // a restore, not damage: see Past
+		s.past.Behind = true
+		s.cfg.Logger.Warn("records are missing that were there once: the directory was copied or put back",
+			"last_record", last, "checkpoint", mark.LastNumber)
+	}
+	if last < mark.LastNumber && ended {
 		return 0, &DataError{
 			Path: path, Err: ErrBehind,
 			Detail: fmt.Sprintf("the journals end at record %d, CHECKPOINT at %d", last, mark.LastNumber),
 		}
 	}
-	if mark.Clean && last != mark.LastNumber {
+	if ended && last != mark.LastNumber {
 		return 0, &DataError{
 			Path: path, Err: ErrMismatch,
 			Detail: fmt.Sprintf("it was written last, at record %d, but the journals end at %d", mark.LastNumber, last),
@@ -117,6 +129,13 @@ func (s *Store) judge(j *journal, f fileEntry, bad *badFrame, size int64) (torn 
 	if !damaged {
 		if damaged, err = j.frameBehind(bad.offset, size); err != nil {
 			return false, err
+		}
+		if damaged && s.cfg.Copy {
+			b := make([]byte, min(size-bad.offset, 1<<20))
+			if _, err := j.file.ReadAt(b, bad.offset); err != nil {
+				return false, fmt.Errorf("read journal: %w", err)
+			}
+			damaged = !unread(b, bad.offset)
 		}
 	}
 	if damaged {

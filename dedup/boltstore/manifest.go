@@ -73,6 +73,7 @@ type checkpoint struct {
 	Horizon     dedup.Time                `json:"horizon"`     // DONE records that expire before it have expired
 	Clean       bool                      `json:"clean"`       // written by Close: nothing came after it
 	Handlers    map[string]dedup.Progress `json:"handlers"`
+	Past        []pastMark                `json:"past,omitempty"` // the progress at earlier times, oldest first
 }
 
 // encodeText gives a small file as people can read it and a flipped bit shows:

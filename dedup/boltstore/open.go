@@ -122,19 +122,20 @@ func (s *Store) start(ctx context.Context) error {
 	if mark.Incarnation != names.Incarnation {
 		return &DataError{Path: filepath.Join(s.cfg.Dir, checkpointName), Err: ErrForeign, Detail: "it is not MANIFEST's"}
 	}
+	if s.cfg.Stopped && !mark.Clean {
+		return &DataError{Path: filepath.Join(s.cfg.Dir, checkpointName), Err: ErrUnclean}
+	}
 	var err error
-	if s.epoch, err = nextEpoch(names.Epoch, dedup.At(s.cfg.Now())); err != nil {
+	if s.epoch, err = nextEpoch(max(names.Epoch, s.cfg.Outlived), dedup.At(s.cfg.Now())); err != nil {
 		return &DataError{Path: filepath.Join(s.cfg.Dir, manifestName), Err: ErrClock, Detail: err.Error()}
 	}
 	s.born, s.horizon = names.Incarnation, mark.Horizon
-	s.progress.of = mark.Handlers
-	if s.progress.of == nil {
-		s.progress.of = map[string]dedup.Progress{}
-	}
 	last, err := s.load(ctx, &names, &mark)
 	if err != nil {
 		return err
 	}
+	s.past.Epoch, s.past.Last, s.past.Clean = names.Epoch, last, mark.Clean
+	s.progress.restore(&mark, last)
 	number, err := s.setAside(names.Files)
 	if err != nil {
 		return err

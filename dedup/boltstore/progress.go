@@ -12,8 +12,9 @@ import (
 
 // progress is how far each handler has come.
 type progress struct {
-	mu sync.Mutex
-	of map[string]dedup.Progress
+	mu   sync.Mutex
+	of   map[string]dedup.Progress
+	past []pastMark // earlier ones, oldest first; for whoever holds marks
 }
 
 func (p *progress) snapshot() map[string]dedup.Progress {
@@ -127,11 +128,15 @@ func (s *Store) writeCheckpoint(clean bool) error {
 	if s.down.Load() {
 		return dedup.ErrUnavailable
 	}
-	err := s.machine.writeText(s.cfg.Dir, checkpointName, checkpoint{
-		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.horizon, Clean: clean,
-		Handlers: s.progress.snapshot(),
-	})
+	handlers := s.progress.snapshot() // before the number: what is settled has its record below that
+	c := checkpoint{
+		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.horizon, Clean: clean, Handlers: handlers,
+	}
+	now := dedup.At(s.cfg.Now())
+	c.Past = thinned(append(s.progress.past, pastMark{At: now, LastNumber: c.LastNumber, Handlers: handlers}), now)
+	err := s.machine.writeText(s.cfg.Dir, checkpointName, c)
 	if err == nil {
+		s.progress.past = c.Past
 		s.fault("after-checkpoint")
 	}
 	return s.failOn(err)

@@ -29,6 +29,9 @@ import (
 // Config says where a store is and what it lives in.
 type Config struct {
 	Dir       string             // of this store alone; made at the first start
+	Copy      bool               // the directory may be a copy that was made while the store was open
+	Stopped   bool               // it must have been closed; ErrUnclean if it was not
+	Outlived  uint32             // an epoch that the world has seen: the new one is greater
 	MustExist bool               // the queue holds events: a missing store is an error
 	Ballast   int64              // bytes that are kept for outcomes on a full disk; 0 for none
 	Host      string             // for Record.Host
@@ -44,6 +47,7 @@ type Store struct {
 	machine  *machine
 	born     incarnation
 	epoch    uint32
+	past     Past
 	horizon  dedup.Time
 	cautious bool // too many unclean starts: every grant waits for the disk
 

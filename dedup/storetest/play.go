@@ -128,7 +128,7 @@ func (p *player) doAcquire(rt *rapid.T) {
 func (p *player) doPut(rt *rapid.T) {
 	k := p.key(rt)
 	op := dedup.Put{Effect: dedup.Retryable, Seq: k.seq, Retain: time.Hour, Fingerprint: payload.Draw(rt, "payload")}
-	op.State = rapid.SampledFrom([]dedup.State{dedup.Waiting, dedup.Dead, dedup.Done}).Draw(rt, "state")
+	op.State = rapid.SampledFrom([]dedup.State{dedup.Waiting, dedup.InDoubt, dedup.Dead, dedup.Done}).Draw(rt, "state")
 	if op.State == dedup.Waiting {
 		op.Due = now().Add(delay.Draw(rt, "due"))
 	}
@@ -156,8 +156,12 @@ func (p *player) doBury(rt *rapid.T) {
 
 func (p *player) doDoubt(rt *rapid.T) {
 	k := p.key(rt)
-	op := dedup.Doubt{Fence: p.fence(rt, k)}
-	p.do(k, op, p.settle(k, op.Fence, dedup.InDoubt, 0, true, dedup.Started))
+	op := dedup.Doubt{Fence: p.fence(rt, k), Waits: rapid.Bool().Draw(rt, "waits")}
+	from := dedup.Started
+	if op.Waits {
+		from = dedup.Waiting
+	}
+	p.do(k, op, p.settle(k, op.Fence, dedup.InDoubt, 0, !op.Waits, from))
 }
 
 func (p *player) doRenew(rt *rapid.T) {
