@@ -63,7 +63,7 @@ func TestCopies_OfTheRunningDirectoryAreWhole(t *testing.T) {
 	})
 	d := newDaemon(t, crashHandlers(s.URL, effects...))
 	d.start("", 0)
-	load := startLoad(d, 8)
+	load := startLoad(d, 1)
 	for n := range copies(t) {
 		<-time.After(300 * time.Millisecond)
 		answered := load.answered()
