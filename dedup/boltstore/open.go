@@ -229,7 +229,7 @@ func (s *Store) extendLeases(now dedup.Time) error {
 		}
 	}
 	slices.SortFunc(held, func(a, b ref) int {
-		return cmp.Compare(s.index.slots[a.slot()].number, s.index.slots[b.slot()].number)
+		return cmp.Compare(s.index.slots[a.slot()].change, s.index.slots[b.slot()].change)
 	})
 	w := s.writer
 	for _, r := range held {

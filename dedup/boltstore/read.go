@@ -94,8 +94,8 @@ func (s *Store) Get(ctx context.Context, key event.Key) (dedup.Record, bool, err
 	return dedup.Record{}, false, nil
 }
 
-// List implements dedup.Store. A cursor is the number of the last record that was
-// listed.
+// List implements dedup.Store. A cursor is the number that the last record that was
+// listed got when it was changed.
 func (s *Store) List(ctx context.Context, f dedup.Filter, cursor string, limit int) ([]dedup.Record, string, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, "", err
@@ -118,22 +118,22 @@ func (s *Store) page(f dedup.Filter, after uint64, limit int) ([]located, string
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	type found struct {
-		number uint64
+		change uint64
 		slot   int
 	}
 	var all []found
 	for i, slot := range s.index.slots {
-		if slot.inUse() && slot.number > after && s.chosen(f, slot) {
-			all = append(all, found{slot.number, i})
+		if slot.inUse() && slot.change > after && s.chosen(f, slot) {
+			all = append(all, found{slot.change, i})
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.change, b.change) })
 	next := ""
 	if limit = max(limit, 0); len(all) > limit {
 		all = all[:limit]
 		next = strconv.FormatUint(after, 10)
 		if limit > 0 {
-			next = strconv.FormatUint(all[limit-1].number, 10)
+			next = strconv.FormatUint(all[limit-1].change, 10)
 		}
 	}
 	page := make([]located, len(all))

@@ -170,7 +170,7 @@ func (w *writer) fillFrame(batch []*request, now dedup.Time) (taken int) {
 
 // hasRoom reports whether any record fits into the frame beside what is pending.
 func (w *writer) hasRoom() bool {
-	return len(w.pending) < maxRecords && len(w.buf)+frameHead+recordHead+maxRecord <= maxFrame
+	return len(w.pending) < maxRecords && len(w.buf)+frameHead+recordHead+maxBody <= maxFrame
 }
 
 // usable repairs the store if it needs it, writes what was answered before, and
@@ -260,7 +260,7 @@ func (w *writer) stage(e entry, same int, ride bool) error {
 		w.buf = append(w.buf, make([]byte, frameHead)...)
 	}
 	p := pending{entry: e, ride: ride, off: len(w.buf), near: -1, same: same}
-	buf, err := appendEntry(w.buf, e.rec)
+	buf, err := appendEntry(w.buf, e.rec, e.change)
 	if err != nil {
 		return err
 	}
