@@ -15,12 +15,14 @@ import (
 // errCheck begins every finding of Check.
 var errCheck = errors.New("claim store is inconsistent")
 
-// Check implements dedup.Store. It reads every journal; nothing is written
-// meanwhile.
+// Check implements dedup.Store. It reads every file; nothing is written and no step
+// is done meanwhile.
 func (s *Store) Check(ctx context.Context) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
+	s.steps.Lock()
+	defer s.steps.Unlock()
 	r := &request{done: make(chan struct{}, 1), task: func() error { return s.check(ctx) }}
 	if err := s.ask(ctx, r); err != nil {
 		return err
@@ -54,6 +56,9 @@ func (s *Store) check(ctx context.Context) error {
 		if err := c.journal(ctx, s.journals[n]); err != nil {
 			return err
 		}
+	}
+	if err := c.tables(ctx); err != nil {
+		return err
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 // number of the last record. It changes nothing on disk before all is verified;
 // then it cuts a torn tail.
 func (s *Store) load(ctx context.Context, names *manifest, mark *checkpoint) (uint64, error) {
-	var last uint64
+	last := names.Moved
 	var torn *journal
 	shared := interned{}
 	for i, f := range names.Files {

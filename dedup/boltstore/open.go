@@ -59,6 +59,7 @@ func newStore(cfg Config, m *machine) *Store {
 		requests: make(chan *request, 4*maxRecords), closing: make(chan struct{}),
 		stopped: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
 		index: newIndex(), journals: map[uint32]*journal{}, dirty: make(chan struct{}, 1),
+		readers: &readers{}, tableNames: map[string]bool{},
 	}
 	s.writer = &writer{s: s, latest: map[event.Hash]int{}}
 	return s
@@ -126,16 +127,20 @@ func (s *Store) start(ctx context.Context) error {
 	if s.epoch, err = nextEpoch(names.Epoch, dedup.At(s.cfg.Now())); err != nil {
 		return &DataError{Path: filepath.Join(s.cfg.Dir, manifestName), Err: ErrClock, Detail: err.Error()}
 	}
-	s.born, s.horizon = names.Incarnation, mark.Horizon
+	s.born, s.pledged = names.Incarnation, mark.Horizon
+	s.horizon.Store(int64(mark.Horizon))
 	s.progress.of = mark.Handlers
 	if s.progress.of == nil {
 		s.progress.of = map[string]dedup.Progress{}
+	}
+	if err := s.loadTables(ctx, &names); err != nil {
+		return err
 	}
 	last, err := s.load(ctx, &names, &mark)
 	if err != nil {
 		return err
 	}
-	number, err := s.setAside(names.Files)
+	number, err := s.setAside(&names)
 	if err != nil {
 		return err
 	}
@@ -206,7 +211,7 @@ func (s *Store) begin(names manifest, clean bool, h head) error {
 	if s.cautious {
 		s.cfg.Logger.Warn("three unclean starts within ten minutes: every grant waits for the disk")
 	}
-	names.Epoch = s.epoch
+	names.Epoch, names.Making = s.epoch, nil
 	names.Files = append(names.Files, fileEntry{Name: journalName(j.number), First: j.first})
 	if err := s.machine.writeText(s.cfg.Dir, manifestName, names); err != nil {
 		return err
@@ -289,7 +294,7 @@ func tooManyUnclean(starts []start, now dedup.Time) bool {
 
 // setAside renames what MANIFEST does not name, removes what was never finished,
 // and gives the number of the next journal, which no file has had.
-func (s *Store) setAside(named []fileEntry) (uint32, error) {
+func (s *Store) setAside(named *manifest) (uint32, error) {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
 		return 0, fmt.Errorf("read claim directory: %w", err)
@@ -301,11 +306,12 @@ func (s *Store) setAside(named []fileEntry) (uint32, error) {
 			last = max(last, n)
 		}
 		known := name == manifestName || name == checkpointName || name == ballastName || strings.HasSuffix(name, asideSuffix) ||
-			slices.ContainsFunc(named, func(f fileEntry) bool { return f.Name == name })
+			named.knows(name)
+		s.tableNames[strings.TrimSuffix(name, asideSuffix)] = true
 		path := filepath.Join(s.cfg.Dir, name)
 		switch {
 		case known:
-		case strings.HasSuffix(name, ".tmp"):
+		case strings.HasSuffix(name, ".tmp"), slices.Contains(named.Making, name):
 			if err := os.Remove(path); err != nil {
 				return 0, fmt.Errorf("remove an unfinished file: %w", err)
 			}

@@ -128,7 +128,7 @@ func (s *Store) writeCheckpoint(clean bool) error {
 		return dedup.ErrUnavailable
 	}
 	err := s.machine.writeText(s.cfg.Dir, checkpointName, checkpoint{
-		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.horizon, Clean: clean,
+		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.pledged, Clean: clean,
 		Handlers: s.progress.snapshot(),
 	})
 	if err == nil {
