@@ -239,15 +239,13 @@ type pacer struct {
 	began time.Time
 }
 
-const workFor = 5 * time.Millisecond
-
 // rest is called often. The error is that the step must end.
 func (p *pacer) rest() error {
 	if err := p.s.ready(p.ctx); err != nil {
 		return err
 	}
 	worked := time.Since(p.began)
-	if worked < workFor {
+	if worked < p.s.machine.workFor {
 		return nil
 	}
 	wait := time.NewTimer(worked)
