@@ -373,17 +373,22 @@ func offer(b *testing.B, pair func(n uint64) error) []time.Duration {
 	begin := time.Now()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for n := 0; n < len(took); {
+	moment := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second / loopRate) }
+	for next := 0; next < len(took); {
 		<-tick.C
-		for ; n < len(took) && time.Duration(n)*time.Second/loopRate <= time.Since(begin); n++ {
+		due := next
+		for due < len(took) && !moment(due).After(time.Now()) {
+			due++
+		}
+		for n := next; n < due; n++ {
 			wg.Go(func() {
-				at := begin.Add(time.Duration(n) * time.Second / loopRate)
 				if err := pair(rand.Uint64()); err != nil {
 					b.Error(err)
 				}
-				took[n] = time.Since(at)
+				took[n] = time.Since(moment(n))
 			})
 		}
+		next = due
 	}
 	wg.Wait()
 	return took
