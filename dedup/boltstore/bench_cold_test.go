@@ -38,6 +38,7 @@ func coldRecord(n uint64, expires time.Time) dedup.Record {
 // first on, and nothing else.
 func buildCold(tb testing.TB, dir string, n uint64, first time.Time, days int) {
 	tb.Helper()
+	first = first.Truncate(24 * time.Hour)
 	s, err := open(tb.Context(), Config{Dir: dir}, lazyMachine())
 	if err != nil {
 		tb.Fatal(err)

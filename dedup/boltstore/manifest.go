@@ -69,8 +69,9 @@ type table struct {
 	From   []string   `json:"from"` // the files that it was made from
 	Keys   uint64     `json:"keys"`
 	Size   int64      `json:"size"`
-	CRC32C string     `json:"crc32c"`      // of the whole file
-	Head   string     `json:"head_crc32c"` // of its first tableHead bytes
+	CRC32C string     `json:"crc32c"`        // of the whole file
+	Head   string     `json:"head_crc32c"`   // of its first tableHead bytes
+	Claims string     `json:"claims_crc32c"` // of its keys and values
 	Made   dedup.Time `json:"made"`
 	Newest dedup.Time `json:"newest"` // the last Committed of its records
 	Oldest dedup.Time `json:"oldest"` // their first Expires

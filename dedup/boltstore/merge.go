@@ -198,7 +198,7 @@ func (m *merger) run() error {
 			m.finished[day] = true
 		}
 	}
-	return m.products.publish()
+	return m.products.publish(m.pace)
 }
 
 // source is one input on its way.

@@ -253,7 +253,7 @@ func (s *Store) makeHot(p *products, journals []*journal, done []spot, pace *pac
 	if err := w.finish(); err != nil {
 		return err
 	}
-	return p.publish()
+	return p.publish(pace)
 }
 
 // dropSlice is how many keys leave the index at a time.

@@ -311,7 +311,7 @@ func (s *Store) setAside(named *manifest) (uint32, error) {
 		path := filepath.Join(s.cfg.Dir, name)
 		switch {
 		case known:
-		case strings.HasSuffix(name, ".tmp"), slices.Contains(named.Making, name):
+		case strings.HasSuffix(name, ".tmp"), slices.Contains(named.Making, name), bareJournal(e):
 			if err := os.Remove(path); err != nil {
 				return 0, fmt.Errorf("remove an unfinished file: %w", err)
 			}
@@ -326,6 +326,14 @@ func (s *Store) setAside(named *manifest) (uint32, error) {
 }
 
 const asideSuffix = ".aside"
+
+// bareJournal reports whether a file is a journal without a frame: its maker died
+// before MANIFEST named it.
+func bareJournal(e os.DirEntry) bool {
+	info, err := e.Info()
+	_, journal := journalNumber(e.Name())
+	return journal && err == nil && info.Size() <= headSize
+}
 
 // journalNumber reads the number out of a journal's name, also of one that was
 // set aside.

@@ -147,8 +147,8 @@ func (o *openTable) begin(born incarnation) error {
 		return &DataError{Path: o.path, Err: ErrDamaged, Detail: err.Error()}
 	case a.Incarnation != born:
 		return &DataError{Path: o.path, Err: ErrForeign, Detail: "it is of another directory"}
-	case a.Keys != o.Keys:
-		return &DataError{Path: o.path, Err: ErrMismatch, Detail: fmt.Sprintf("%d keys, not %d", a.Keys, o.Keys)}
+	case a.Keys != o.Keys || a.Claims != o.Claims:
+		return &DataError{Path: o.path, Err: ErrMismatch, Detail: fmt.Sprintf("%d keys with checksum %s, not %d with %s", a.Keys, a.Claims, o.Keys, o.Claims)}
 	}
 	warm(prints)
 	if o.filter, err = parseFilter(prints); err != nil || sumText(crc32.Checksum(prints, castagnoli)) != a.Filter {

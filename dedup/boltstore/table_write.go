@@ -114,7 +114,8 @@ func (w *tableWriter) finish() error {
 		return err
 	}
 	w.hashes = nil
-	w.about.Keys, w.about.Claims = w.table.Keys, sumText(w.sum)
+	w.table.Claims = sumText(w.sum)
+	w.about.Keys, w.about.Claims = w.table.Keys, w.table.Claims
 	w.about.Filter = sumText(crc32.Checksum(prints, castagnoli))
 	text, err := json.Marshal(w.about)
 	if err != nil {

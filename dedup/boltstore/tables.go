@@ -187,8 +187,11 @@ func (p *products) create(name func(n int) string, from int) (*tableWriter, erro
 }
 
 // publish gives the tables their names and opens them.
-func (p *products) publish() error {
+func (p *products) publish(pace *pacer) error {
 	p.s.fault(p.step + "-made")
+	if err := pace.rest(); err != nil {
+		return err
+	}
 	for _, w := range p.writers {
 		if err := w.publish(); err != nil {
 			return err
