@@ -2,7 +2,6 @@ package boltstore
 
 import (
 	"path/filepath"
-	"strconv"
 	"testing"
 )
 
@@ -14,15 +13,13 @@ func TestSteps_NothingIsLostByADeathAtAnyPoint(t *testing.T) {
 		"merge-made", "merge-named", "merge-manifest", "merge-closed",
 		"expire-manifest", "expire-closed", "unlink-removed", "unlink-manifest",
 	} {
-		for _, after := range []int{1, 3} {
-			t.Run(point+strconv.Itoa(after), func(t *testing.T) {
-				dir := filepath.Join(t.TempDir(), "dedup")
-				done := runChild(t, dir, point, after, 0, childTidy+"=1")
-				done = append(done, runChild(t, dir, point, after, 0, childTidy+"=1")...)
-				wantAll(t, dir, done)
-				wantAll(t, dir, done)
-			})
-		}
+		t.Run(point, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "dedup")
+			done := runChild(t, dir, point, 1, 0, childTidy+"=1")
+			done = append(done, runChild(t, dir, point, 2, 0, childTidy+"=1")...)
+			wantAll(t, dir, done)
+			wantAll(t, dir, done)
+		})
 	}
 }
 

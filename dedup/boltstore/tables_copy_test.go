@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"idemd/dedup"
 )
@@ -202,5 +204,44 @@ func TestSteps_AFullDiskIsNotMadeFuller(t *testing.T) {
 	}
 	if after, _ := list(t, dir); len(after) != len(before) {
 		t.Errorf("files before %v, after %v", before, after)
+	}
+}
+
+// A power cut must not leave a MANIFEST that names a file whose bytes, or name, are
+// not there; nor one that forgot a file whose name comes back.
+func TestSteps_SyncBeforeMANIFESTNames(t *testing.T) {
+	var synced []string
+	m := lazyMachine()
+	note := func(f *os.File) error {
+		if name := filepath.Base(f.Name()); name != checkpointName+".tmp" {
+			synced = append(synced, name)
+		}
+		return nil
+	}
+	m.checkpoint = time.Hour
+	m.sync, m.syncNames = note, note
+	s := openWith(t, Config{Dir: filepath.Join(t.TempDir(), "dedup")}, m)
+	settle(t, s, "a")
+	if _, err := s.Seal(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	const dir, text = "dedup", manifestName + ".tmp"
+	day := dayOf(dedup.At(time.Now().Add(time.Hour)))
+	for _, tc := range []struct {
+		do   func(context.Context) (Step, error)
+		want []string
+	}{
+		{s.Move, []string{text, dir, "hot-000001.db.tmp", dir, text, dir}},
+		{func(ctx context.Context) (Step, error) { return s.Merge(ctx, dedup.At(time.Now())+1) },
+			[]string{text, dir, "cold-" + day + "-1.db.tmp", dir, text, dir}},
+		{func(ctx context.Context) (Step, error) { return s.Unlink(ctx, 0) }, []string{dir, text, dir}},
+	} {
+		synced = nil
+		if step, err := tc.do(t.Context()); err != nil || len(step.Took) == 0 {
+			t.Fatalf("%+v, %v", step, err)
+		}
+		if !slices.Equal(synced, tc.want) {
+			t.Errorf("synced %v, want %v", synced, tc.want)
+		}
 	}
 }
