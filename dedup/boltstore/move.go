@@ -93,9 +93,10 @@ func (s *Store) Move(ctx context.Context) (Step, error) {
 	if err != nil {
 		return Step{}, fmt.Errorf("move journals: %w", p.discard(err))
 	}
+	s.fault("move-published")
 	step.Made, step.Keys = p.names(), uint64(len(found.done))
 	step.Carried, step.Expired = uint64(len(found.open)), uint64(len(found.expired))
-	return step, s.dropMoved(c.journals, append(found.done, found.expired...), len(found.done))
+	return step, s.dropMoved(c, append(found.done, found.expired...))
 }
 
 // oldest gives the sealed journals to move next, and whether there are more.
@@ -261,7 +262,8 @@ const dropSlice = 5000
 
 // dropMoved takes what is in a table now, or has expired, out of the index, where
 // no newer record has come; then the journals are closed.
-func (s *Store) dropMoved(journals []*journal, spots []spot, moved int) error {
+func (s *Store) dropMoved(c *change, spots []spot) error {
+	moved := c.moving
 	for chunk := range slices.Chunk(spots, dropSlice) {
 		err := s.inWriter(func(w *writer) error {
 			s.mu.Lock()
@@ -282,7 +284,7 @@ func (s *Store) dropMoved(journals []*journal, spots []spot, moved int) error {
 	err := s.inWriter(func(*writer) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, j := range journals {
+		for _, j := range c.journals {
 			delete(s.journals, j.number)
 		}
 		left, s.readers = s.readers, &readers{}
@@ -291,9 +293,10 @@ func (s *Store) dropMoved(journals []*journal, spots []spot, moved int) error {
 	if err != nil {
 		return fmt.Errorf("forget moved journals: %w", err)
 	}
+	c.left.Wait() // those of before the table was there
 	left.Wait()
 	var errs []error
-	for _, j := range journals {
+	for _, j := range c.journals {
 		errs = append(errs, j.file.Close())
 	}
 	return errors.Join(errs...)

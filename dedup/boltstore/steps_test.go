@@ -9,7 +9,7 @@ import (
 // once, with its record, and nothing of the step is left over.
 func TestSteps_NothingIsLostByADeathAtAnyPoint(t *testing.T) {
 	for _, point := range []string{
-		"move-carried", "move-made", "move-named", "move-manifest", "move-dropped",
+		"move-carried", "move-made", "move-named", "move-manifest", "move-published", "move-dropped",
 		"merge-made", "merge-named", "merge-manifest", "merge-closed",
 		"expire-manifest", "expire-closed", "unlink-removed", "unlink-manifest",
 	} {

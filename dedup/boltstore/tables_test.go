@@ -187,6 +187,11 @@ func TestMove_TakesSettledKeysOutOfMemory(t *testing.T) {
 	s := openWith(t, Config{Dir: dir}, lazyMachine())
 	want := []dedup.Record{settle(t, s, "a"), settle(t, s, "b")}
 	waits := mustDo(t, s, testKey("crm", "waits"), dedup.Put{State: dedup.Waiting, Due: 1}).Record
+	s.cfg.Fault = func(point string) {
+		if n := s.Stats().Keys; point == "move-published" && n != 3 {
+			t.Errorf("%d keys while some are in two places", n)
+		}
+	}
 	if step := sealAndMove(t, s); step.Keys != 2 || step.Carried != 1 || len(step.Took) != 1 {
 		t.Errorf("step %+v", step)
 	}
