@@ -23,7 +23,7 @@ import (
 var imports = map[string]struct{ own, outside []string }{
 	"event":           {},
 	"dedup":           {own: []string{"event"}},
-	"dedup/boltstore": {own: []string{"event", "dedup"}, outside: []string{"go.etcd.io/bbolt", "golang.org/x/sys"}},
+	"dedup/boltstore": {own: []string{"event", "dedup"}, outside: []string{"go.etcd.io/bbolt", "golang.org/x/sys", "github.com/FastFilter/xorfilter"}},
 	"dedup/storetest": {own: []string{"event", "dedup"}, outside: []string{"pgregory.net/rapid", "github.com/google/go-cmp"}},
 	"queue":           {own: []string{"event"}, outside: []string{"github.com/nats-io", "github.com/minio/highwayhash", "golang.org/x/sys"}},
 	"receiver":        {own: []string{"event"}},

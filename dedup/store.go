@@ -53,12 +53,21 @@ type Filter struct {
 
 // Stats counts what the store holds.
 type Stats struct {
-	Keys       uint64                    `json:"keys"`        // records, the latest of each key
+	Keys       uint64                    `json:"keys"`        // records, the latest of each key; what expired may be among them
 	Open       map[string]map[string]int `json:"open"`        // handler id -> state -> records that still need somebody
 	LastNumber uint64                    `json:"last_number"` // records ever written
 	Epoch      uint32                    `json:"epoch"`
 	DiskBytes  int64                     `json:"disk_bytes"`
-	Syncs      uint64                    `json:"syncs"` // since start
+	Syncs      uint64                    `json:"syncs"`           // since start
+	Parts      map[string]Part           `json:"parts,omitempty"` // "journal", "hot", "cold"; a store may have none
+}
+
+// Part is one kind of a store's files.
+type Part struct {
+	Files  int    `json:"files"`
+	Keys   uint64 `json:"keys"`
+	Bytes  int64  `json:"bytes"`  // those of the journals with what waits to be unlinked
+	Oldest Time   `json:"oldest"` // when the first of its records expires; 0 when it is not known
 }
 
 // Store keeps the records. All methods may be called from any goroutine. Every

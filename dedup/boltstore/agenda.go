@@ -66,7 +66,7 @@ func (h alarms) Less(i, j int) bool {
 	if h[i].alarm != h[j].alarm {
 		return h[i].alarm < h[j].alarm
 	}
-	return h[i].number < h[j].number
+	return h[i].change < h[j].change
 }
 
 func (h alarms) Swap(i, j int) {

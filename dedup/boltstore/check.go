@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +15,14 @@ import (
 // errCheck begins every finding of Check.
 var errCheck = errors.New("claim store is inconsistent")
 
-// Check implements dedup.Store. It reads every journal; nothing is written
-// meanwhile.
+// Check implements dedup.Store. It reads every file; nothing is written and no step
+// is done meanwhile.
 func (s *Store) Check(ctx context.Context) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
+	s.steps.Lock()
+	defer s.steps.Unlock()
 	r := &request{done: make(chan struct{}, 1), task: func() error { return s.check(ctx) }}
 	if err := s.ask(ctx, r); err != nil {
 		return err
@@ -54,6 +57,9 @@ func (s *Store) check(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.tables(ctx); err != nil {
+		return err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	switch {
@@ -81,11 +87,11 @@ func (c *checker) journal(ctx context.Context, live *journal) error {
 	}
 	j := newJournal(live.head, live.path, f, live.encode())
 	err = j.scan(ctx, live.size, func(number uint64, off int64, body []byte) error {
-		rec, err := decodeRecord(body, nil)
+		rec, change, err := decodeBody(body, nil)
 		if err != nil {
 			return err
 		}
-		return c.record(rec, number, placeAt(j.number, off))
+		return c.record(rec, number, cmp.Or(change, number), placeAt(j.number, off))
 	})
 	if err == nil && (j.sum != live.sum || j.records != live.records) {
 		err = fmt.Errorf("checksum %08x of %d records, not %08x of %d", j.sum, j.records, live.sum, live.records)
@@ -96,7 +102,7 @@ func (c *checker) journal(ctx context.Context, live *journal) error {
 	return errors.Join(err, f.Close())
 }
 
-func (c *checker) record(rec *dedup.Record, number uint64, at ref) error {
+func (c *checker) record(rec *dedup.Record, number, change uint64, at ref) error {
 	hash := c.s.machine.hash(rec.Key)
 	_, r, err := c.s.find(hash, rec.Key.Tuple)
 	if err != nil {
@@ -120,20 +126,20 @@ func (c *checker) record(rec *dedup.Record, number uint64, at ref) error {
 		}
 		if r.isSlot() {
 			c.open++
-			return c.slot(c.s.index.slots[r.slot()], hash, rec, number)
+			return c.slot(c.s.index.slots[r.slot()], hash, rec, number, change)
 		}
 	}
 	return nil
 }
 
-func (c *checker) slot(s *slot, hash event.Hash, rec *dedup.Record, number uint64) error {
+func (c *checker) slot(s *slot, hash event.Hash, rec *dedup.Record, number, change uint64) error {
 	parts, err := event.DecodeKey(rec.Key.Tuple)
 	if err != nil {
 		return err
 	}
 	c.s.mu.RLock()
 	defer c.s.mu.RUnlock()
-	same := s.hash == hash && s.number == number && s.fence == rec.Fence && s.state == rec.State &&
+	same := s.hash == hash && s.number == number && s.change == change && s.fence == rec.Fence && s.state == rec.State &&
 		s.owner == rec.Owner && s.reason == rec.Reason.Code && s.wake == rec.WakeAt() &&
 		s.of == c.s.index.agendas[parts.Handler]
 	switch {

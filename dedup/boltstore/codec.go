@@ -20,16 +20,22 @@ import (
 //
 //	length 4 | crc32c of the body 4 | body
 //
-// so that one that is read by its place is verified by itself. Fixed numbers are
-// little-endian.
+// so that one that is read by its place is verified by itself. The body of an
+// open record that was carried out of an older journal begins with
+//
+//	carriedVersion 1 | number under which it was written first, uvarint
+//
+// and goes on as it was. Fixed numbers are little-endian.
 const (
-	recordVersion = 1
-	recordHead    = 8
-	maxRecord     = 64 << 10 // of one body
-	frameMark     = "\xf1idm"
-	frameHead     = 24
-	maxRecords    = 1024    // in a frame
-	maxFrame      = 4 << 20 // of one, with its head; what would pass it goes into the next
+	recordVersion  = 1
+	carriedVersion = 2
+	recordHead     = 8
+	maxRecord      = 64 << 10                              // of one body
+	maxBody        = maxRecord + 1 + binary.MaxVarintLen64 // of one that was carried
+	frameMark      = "\xf1idm"
+	frameHead      = 24
+	maxRecords     = 1024    // in a frame
+	maxFrame       = 4 << 20 // of one, with its head; what would pass it goes into the next
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -123,6 +129,20 @@ func decodeRecord(b []byte, shared interned) (*dedup.Record, error) {
 	return r, nil
 }
 
+// decodeBody reads a record's body, carried or not. The number is the one under
+// which a carried record was written first, 0 for any other.
+func decodeBody(b []byte, shared interned) (r *dedup.Record, changed uint64, err error) {
+	if len(b) > 0 && b[0] == carriedVersion {
+		p := parser{b: b[1:]}
+		if changed = p.uvarint(); p.bad || changed == 0 {
+			return nil, 0, errRecord
+		}
+		b = p.b
+	}
+	r, err = decodeRecord(b, shared)
+	return r, changed, err
+}
+
 // parser takes fields off b; bad is set, and stays set, once one is not there or
 // not written in its only form.
 type parser struct {
@@ -168,15 +188,21 @@ func (p *parser) fingerprint(f *event.Fingerprint) {
 	p.bad = p.bad || flag[0] != 1 || f.IsZero()
 }
 
-// appendEntry appends r to the records of a frame. It returns ErrTooLarge, and
-// dst as it was, when r has no place in one.
-func appendEntry(dst []byte, r *dedup.Record) ([]byte, error) {
+// appendEntry appends r to the records of a frame; changed is as in decodeBody. It
+// returns ErrTooLarge, and dst as it was, when r has no place in one.
+func appendEntry(dst []byte, r *dedup.Record, changed uint64) ([]byte, error) {
 	start := len(dst)
-	dst = appendRecord(append(dst, make([]byte, recordHead)...), r)
-	body := dst[start+recordHead:]
-	if len(body) > maxRecord {
+	dst = append(dst, make([]byte, recordHead)...)
+	head := len(dst)
+	if changed > 0 {
+		dst = binary.AppendUvarint(append(dst, carriedVersion), changed)
+		head = len(dst) // it had its place before it was carried
+	}
+	dst = appendRecord(dst, r)
+	if len(dst)-head > maxRecord {
 		return dst[:start], ErrTooLarge
 	}
+	body := dst[start+recordHead:]
 	binary.LittleEndian.PutUint32(dst[start:], uint32(len(body)))
 	binary.LittleEndian.PutUint32(dst[start+4:], crc32.Checksum(body, castagnoli))
 	return dst, nil

@@ -84,7 +84,7 @@ func FuzzDecodeRecord(f *testing.F) {
 func FuzzScan(f *testing.F) {
 	var entries []byte
 	for _, r := range sampleRecords() {
-		entries, _ = appendEntry(entries, &r)
+		entries, _ = appendEntry(entries, &r, 0)
 	}
 	h := head{number: 1, epoch: 2, first: 10}
 	frame := append(make([]byte, frameHead), entries...)

@@ -246,7 +246,7 @@ func newer(kind string) func([]byte) []byte {
 	return func(b []byte) []byte {
 		_, body, _ := bytes.Cut(b, []byte("\n"))
 		body = bytes.TrimSuffix(body, []byte("\n"))
-		return fmt.Appendf(nil, "%s%08x\n%s\n", textHead(kind, 2), textSum(kind, 2, body), body)
+		return fmt.Appendf(nil, "%s%08x\n%s\n", textHead(kind, textVersion+1), textSum(kind, textVersion+1, body), body)
 	}
 }
 

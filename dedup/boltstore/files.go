@@ -22,6 +22,7 @@ type machine struct {
 	journalMax int64         // a journal is sealed when it would grow past this
 	ahead      int64         // by at least how much a journal's file reaches beyond its frames
 	checkpoint time.Duration // how long CHECKPOINT may be behind
+	workFor    time.Duration // how long a step works before it rests
 
 	syncs atomic.Uint64
 }
@@ -47,6 +48,9 @@ func (m *machine) fill() {
 	}
 	if m.ahead == 0 {
 		m.ahead = 256 << 10
+	}
+	if m.workFor == 0 {
+		m.workFor = 5 * time.Millisecond
 	}
 	if m.checkpoint == 0 {
 		m.checkpoint = time.Second

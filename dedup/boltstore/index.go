@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -33,6 +34,7 @@ type slot struct {
 	place  ref           // on disk; noRef until it is there
 	rec    *dedup.Record // never changed; nil when it must be read at place
 	number uint64        // of the record; of the one to come while it has no place
+	change uint64        // number that it had before it was carried; what was changed first is listed first
 	fence  dedup.Fence
 	state  dedup.State
 	owner  dedup.Owner
@@ -50,8 +52,9 @@ type entry struct {
 	handler string // set when counted is
 	counted bool   // it counts for its handler and rings its alarm
 	number  uint64
-	place   ref // noRef while the record is only in memory
-	old     ref // where the record before it was found
+	change  uint64 // number that a carried record had at first; 0 for any other
+	place   ref    // noRef while the record is only in memory
+	old     ref    // where the record before it was found
 }
 
 // index finds the latest record of every key. The key is the hash; a hit is
@@ -118,6 +121,25 @@ func (x *index) set(h event.Hash, old, r ref) {
 	default:
 		x.more[h][slices.Index(x.more[h], old)] = r
 	}
+}
+
+// drop forgets the key whose latest record is at place, if there still is one.
+func (x *index) drop(h event.Hash, place ref) {
+	if first, ok := x.shard(h)[h]; ok && (first == place || slices.Contains(x.more[h], place)) {
+		x.set(h, place, noRef)
+	}
+}
+
+// at gives where the index has the record at place: the place itself, or the slot
+// of an open record; noRef when it is not the latest of its key.
+func (x *index) at(h event.Hash, place ref) ref {
+	var buf [4]ref
+	for _, r := range x.refs(buf[:0], h) {
+		if r == place || r.isSlot() && x.slots[r.slot()].place == place {
+			return r
+		}
+	}
+	return noRef
 }
 
 func (x *index) remove(h event.Hash, old ref) {
@@ -189,7 +211,7 @@ func (x *index) fill(s *slot, e *entry) {
 	if e.rec.Fence != s.fence || e.rec.WakeAt() != s.wake {
 		rearmed = e.rec.WakeAt()
 	}
-	s.hash, s.place, s.number = e.hash, e.place, e.number
+	s.hash, s.place, s.number, s.change = e.hash, e.place, e.number, cmp.Or(e.change, e.number)
 	s.fence, s.state, s.owner = e.rec.Fence, e.rec.State, e.rec.Owner
 	s.reason, s.wake = e.rec.Reason.Code, e.rec.WakeAt()
 	s.rec = e.rec

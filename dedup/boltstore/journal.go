@@ -75,6 +75,7 @@ type journal struct {
 	ahead   int64  // the file is there up to here, zeros behind size
 	sum     uint32 // CRC32C of the first size bytes
 	records uint64
+	carried int64 // bytes of frames that only hold what older journals held
 }
 
 // createJournal makes an empty journal that is on stable storage when it
@@ -237,29 +238,38 @@ func (j *journal) frameBehind(off, limit int64) (bool, error) {
 
 // read gives the record at off, verified.
 func (j *journal) read(off int64) (*dedup.Record, error) {
-	buf := make([]byte, 512)
-	n, err := j.file.ReadAt(buf, off)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read record: %w", err)
-	}
-	buf = buf[:n]
-	if n >= recordHead {
-		if size := recordHead + int(binary.LittleEndian.Uint32(buf)); size > n && size <= recordHead+maxRecord {
-			buf = make([]byte, size)
-			if _, err := j.file.ReadAt(buf, off); err != nil {
-				return nil, fmt.Errorf("read record: %w", err)
-			}
-		}
-	}
-	body, _, err := takeEntry(buf)
+	_, body, err := j.readEntry(make([]byte, 512), off)
 	if err != nil {
-		return nil, &DataError{Path: j.path, Offset: off, Err: ErrDamaged}
+		return nil, err
 	}
-	r, err := decodeRecord(body, nil)
+	r, _, err := decodeBody(body, nil)
 	if err != nil {
 		return nil, &DataError{Path: j.path, Offset: off, Err: ErrDamaged, Detail: err.Error()}
 	}
 	return r, nil
+}
+
+// readEntry gives the entry at off, verified, and the body in it. Buf is used where
+// it is large enough.
+func (j *journal) readEntry(buf []byte, off int64) (entry, body []byte, err error) {
+	n, err := j.file.ReadAt(buf, off)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, fmt.Errorf("read record: %w", err)
+	}
+	buf = buf[:n]
+	if n >= recordHead {
+		if size := recordHead + int(binary.LittleEndian.Uint32(buf)); size > n && size <= recordHead+maxBody {
+			buf = make([]byte, size)
+			if _, err := j.file.ReadAt(buf, off); err != nil {
+				return nil, nil, fmt.Errorf("read record: %w", err)
+			}
+		}
+	}
+	body, rest, err := takeEntry(buf)
+	if err != nil {
+		return nil, nil, &DataError{Path: j.path, Offset: off, Err: ErrDamaged}
+	}
+	return buf[:len(buf)-len(rest)], body, nil
 }
 
 // A journal's file reaches beyond its frames while it is written, by as much as

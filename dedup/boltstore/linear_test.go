@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -242,6 +243,11 @@ func linearHistory(t *testing.T, dir string, seed uint64, do doer) []porcupine.O
 		if err != nil {
 			t.Fatal(err)
 		}
+		stop := make(chan struct{})
+		var tidy sync.WaitGroup
+		if seed%5 == 0 { // they make files, and those take their time
+			tidy.Go(func() { tidyUnder(t, s, stop) })
+		}
 		var clients sync.WaitGroup
 		var left atomic.Int64
 		left.Store(linearClients)
@@ -260,8 +266,35 @@ func linearHistory(t *testing.T, dir string, seed uint64, do doer) []porcupine.O
 			t.Fatal(err)
 		}
 		clients.Wait()
+		close(stop)
+		tidy.Wait()
 	}
 	return r.ops
+}
+
+// tidyUnder moves and merges what there is while operations run.
+func tidyUnder(t *testing.T, s *Store, stop <-chan struct{}) {
+	for {
+		_, err := s.Seal(t.Context(), 0)
+		if err == nil {
+			_, err = s.Move(t.Context())
+		}
+		if err == nil {
+			_, err = s.Merge(t.Context(), dedup.At(time.Now()))
+		}
+		if errors.Is(err, dedup.ErrClosed) {
+			return
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		select {
+		case <-stop:
+			return
+		default:
+		}
+	}
 }
 
 // Every history of the real store is one that the protocol allows when each

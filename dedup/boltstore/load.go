@@ -11,7 +11,7 @@ import (
 // number of the last record. It changes nothing on disk before all is verified;
 // then it cuts a torn tail.
 func (s *Store) load(ctx context.Context, names *manifest, mark *checkpoint) (uint64, error) {
-	var last uint64
+	last := names.Moved
 	var torn *journal
 	shared := interned{}
 	ended := mark.Clean // by Close: nothing is torn, and CHECKPOINT was written last
@@ -146,7 +146,7 @@ func (s *Store) judge(j *journal, f fileEntry, bad *badFrame, size int64) (torn 
 
 // loadRecord makes a record the latest of its key.
 func (s *Store) loadRecord(j *journal, number uint64, off int64, body []byte, shared interned) error {
-	rec, err := decodeRecord(body, shared)
+	rec, change, err := decodeBody(body, shared)
 	if err != nil {
 		kind := ErrDamaged
 		if errors.Is(err, ErrVersion) {
@@ -159,6 +159,6 @@ func (s *Store) loadRecord(j *journal, number uint64, off int64, body []byte, sh
 	if err != nil {
 		return err
 	}
-	s.index.put(&entry{rec: rec, hash: hash, number: number, place: placeAt(j.number, off), old: old})
+	s.index.put(&entry{rec: rec, hash: hash, number: number, change: change, place: placeAt(j.number, off), old: old})
 	return nil
 }

@@ -26,6 +26,7 @@ const (
 	childDir   = "BOLTSTORE_CHILD_DIR"
 	childPoint = "BOLTSTORE_CHILD_POINT" // dies here
 	childAfter = "BOLTSTORE_CHILD_AFTER" // at the n-th time
+	childTidy  = "BOLTSTORE_CHILD_TIDY"  // if set, steps run beside the pairs
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +63,22 @@ func child(dir string) error {
 	if err != nil {
 		return err
 	}
+	tell := func(id string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(id)
+	}
 	var callers sync.WaitGroup
+	if os.Getenv(childTidy) != "" {
+		if err := leaveOpen(s, tell); err != nil {
+			return err
+		}
+		callers.Go(func() {
+			if err := tidyForEver(s); err != nil {
+				fmt.Fprintln(os.Stderr, "tidy:", err)
+			}
+		})
+	}
 	for range 8 {
 		callers.Go(func() {
 			for {
@@ -71,14 +87,68 @@ func child(dir string) error {
 					fmt.Fprintln(os.Stderr, err)
 					return
 				}
-				mu.Lock()
-				fmt.Println(id)
-				mu.Unlock()
+				tell(id)
 			}
 		})
 	}
 	callers.Wait()
 	return errors.New("a caller stopped")
+}
+
+// leaveOpen makes records that nobody settles; their ids begin with their states.
+func leaveOpen(s *Store, tell func(string)) error {
+	for _, state := range []dedup.State{dedup.Waiting, dedup.Dead, dedup.Started} {
+		for range 20 {
+			id := state.String() + "-" + strconv.FormatUint(rand.Uint64(), 36)
+			op := dedup.Op(dedup.Put{State: state, Effect: dedup.Irrevocable, Seq: 1, Due: dedup.At(time.Now().Add(time.Hour))})
+			if state == dedup.Started {
+				op = durable
+			}
+			if _, err := s.Do(context.Background(), testKey("crm", id), op); err != nil {
+				return err
+			}
+			tell(id)
+		}
+	}
+	return nil
+}
+
+// tidyForEver does all steps over and over. Each time a few records expire that have
+// a day of their own.
+func tidyForEver(s *Store) error {
+	ctx, began := context.Background(), time.Now().Add(-100*time.Hour)
+	for n := time.Duration(0); ; n++ {
+		horizon := began.Add(n * 10 * time.Minute)
+		if at := s.Horizon().Std(); at.After(horizon) { // of an earlier life
+			began, horizon = at, at.Add(n*10*time.Minute)
+		}
+		for range 5 {
+			put := dedup.Put{State: dedup.Done, Effect: dedup.Retryable, Retain: time.Until(horizon) + 5*time.Minute}
+			if _, err := s.Do(ctx, testKey("crm", "short"+strconv.FormatUint(rand.Uint64(), 36)), put); err != nil {
+				return err
+			}
+		}
+		if _, err := s.Seal(ctx, 0); err != nil {
+			return err
+		}
+		for _, do := range []func() (Step, error){
+			func() (Step, error) { return s.Move(ctx) },
+			func() (Step, error) { return s.Merge(ctx, dedup.At(time.Now())) },
+			func() (Step, error) { return Step{}, s.MoveHorizon(ctx, dedup.At(horizon.Add(10*time.Minute))) },
+			func() (Step, error) { return s.Expire(ctx) },
+			func() (Step, error) { return s.Unlink(ctx, 0) },
+		} {
+			for {
+				step, err := do()
+				if err != nil {
+					return err
+				}
+				if !step.More {
+					break
+				}
+			}
+		}
+	}
 }
 
 func pairOf(s *Store, id string) error {
@@ -97,7 +167,7 @@ func pairOf(s *Store, id string) error {
 
 // runChild runs the child until it dies, which it does at point, or when it has
 // printed the given number of keys. It gives those keys.
-func runChild(t *testing.T, dir, point string, after, keys int) []string {
+func runChild(t *testing.T, dir, point string, after, keys int, more ...string) []string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -105,6 +175,7 @@ func runChild(t *testing.T, dir, point string, after, keys int) []string {
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), childDir+"="+dir, childPoint+"="+point, childAfter+"="+strconv.Itoa(after))
+	cmd.Env = append(cmd.Env, more...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -138,13 +209,34 @@ func wantAll(t *testing.T, dir string, ids []string) {
 	if err != nil {
 		t.Fatalf("open after the kill: %v", err)
 	}
-	for _, id := range ids {
-		if r, ok, err := s.Get(t.Context(), testKey("crm", id)); !ok || err != nil || r.State != dedup.Done {
-			t.Errorf("%s was answered and is %v, %t, %v", id, r.State, ok, err)
+	wantStates(t, s, ids)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != manifestName && name != checkpointName && !s.writer.names.knows(name) {
+			t.Errorf("%s is left over", name)
 		}
 	}
 	if err := errors.Join(s.Check(t.Context()), s.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// wantStates wants every one of ids to be settled, or in the state that its id tells.
+func wantStates(t *testing.T, s *Store, ids []string) {
+	t.Helper()
+	for _, id := range ids {
+		want := dedup.Done
+		if state, _, told := strings.Cut(id, "-"); told {
+			if err := want.UnmarshalText([]byte(state)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, ok, err := s.Get(t.Context(), testKey("crm", id)); !ok || err != nil || r.State != want {
+			t.Errorf("%s was answered and is %v, %t, %v", id, r.State, ok, err)
+		}
 	}
 }
 

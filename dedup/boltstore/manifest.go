@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"idemd/dedup"
 )
@@ -16,7 +17,7 @@ import (
 const (
 	manifestName   = "MANIFEST"
 	checkpointName = "CHECKPOINT"
-	textVersion    = 1
+	textVersion    = 2 // 1 knew journals only
 )
 
 // incarnation is a random name that the directory got when it was made. Every
@@ -38,8 +39,12 @@ func (i *incarnation) UnmarshalText(b []byte) error {
 type manifest struct {
 	Incarnation incarnation `json:"incarnation"`
 	Epoch       uint32      `json:"epoch"`
-	Starts      []start     `json:"starts"` // the latest ones, oldest first
-	Files       []fileEntry `json:"files"`  // by record number
+	Starts      []start     `json:"starts"`           // the latest ones, oldest first
+	Files       []fileEntry `json:"files"`            // the journals, by record number
+	Moved       uint64      `json:"moved,omitempty"`  // number of the last record that is in no journal any more
+	Tables      []table     `json:"tables,omitempty"` // the hot and cold files
+	Making      []string    `json:"making,omitempty"` // tables to come: what there is of them counts for nothing
+	Gone        []goneEntry `json:"gone,omitempty"`   // files that count for nothing any more, and are still there for a while
 }
 
 // start is one opening of the store.
@@ -48,15 +53,64 @@ type start struct {
 	Unclean bool       `json:"unclean,omitempty"` // the life before did not end with Close
 }
 
-// fileEntry is one file of the store.
+// fileEntry is one journal.
 type fileEntry struct {
-	Name    string   `json:"name"`
-	From    []string `json:"from,omitempty"` // what it was made from; a journal from nothing
-	First   uint64   `json:"first"`          // number of its first record
-	Sealed  bool     `json:"sealed"`         // it changes no more, and the rest is known
-	Size    int64    `json:"size,omitempty"`
-	CRC32C  string   `json:"crc32c,omitempty"`
-	Records uint64   `json:"records,omitempty"`
+	Name    string `json:"name"`
+	First   uint64 `json:"first"`  // number of its first record
+	Sealed  bool   `json:"sealed"` // it changes no more, and the rest is known
+	Size    int64  `json:"size,omitempty"`
+	CRC32C  string `json:"crc32c,omitempty"`
+	Records uint64 `json:"records,omitempty"`
+}
+
+// table is one hot or cold file. It never changes.
+type table struct {
+	Name   string     `json:"name"`
+	From   []string   `json:"from"` // the files that it was made from
+	Keys   uint64     `json:"keys"`
+	Size   int64      `json:"size"`
+	CRC32C string     `json:"crc32c"`        // of the whole file
+	Head   string     `json:"head_crc32c"`   // of its first tableHead bytes
+	Claims string     `json:"claims_crc32c"` // of its keys and values
+	Made   dedup.Time `json:"made"`
+	Newest dedup.Time `json:"newest"` // the last Committed of its records
+	Oldest dedup.Time `json:"oldest"` // their first Expires
+	Until  dedup.Time `json:"until"`  // their last
+}
+
+// goneEntry is a file that left the others and is unlinked after a while: a copy
+// of the directory that is being made may be on its way to it.
+type goneEntry struct {
+	At      dedup.Time `json:"at"`
+	Journal *fileEntry `json:"journal,omitempty"`
+	Table   *table     `json:"table,omitempty"`
+}
+
+func (g *goneEntry) name() string {
+	switch {
+	case g.Journal != nil:
+		return g.Journal.Name
+	case g.Table != nil:
+		return g.Table.Name
+	}
+	return ""
+}
+
+func (g *goneEntry) size() int64 {
+	switch {
+	case g.Journal != nil:
+		return g.Journal.Size
+	case g.Table != nil:
+		return g.Table.Size
+	}
+	return 0
+}
+
+// knows reports whether a file has its place in the directory.
+func (m *manifest) knows(name string) bool {
+	return slices.ContainsFunc(m.Files, func(f fileEntry) bool { return f.Name == name }) ||
+		slices.ContainsFunc(m.Tables, func(t table) bool { return t.Name == name }) ||
+		slices.ContainsFunc(m.Gone, func(g goneEntry) bool { return g.name() == name })
 }
 
 func sealedEntry(j *journal) fileEntry {
@@ -114,7 +168,7 @@ func readText(dir, kind string, v any) error {
 		textSum(kind, version, body) != sum {
 		return &DataError{Path: path, Err: ErrDamaged}
 	}
-	if version != textVersion {
+	if version < 1 || version > textVersion {
 		return &DataError{Path: path, Err: ErrVersion, Detail: fmt.Sprintf("version %d", version)}
 	}
 	if err := json.Unmarshal(body, v); err != nil {

@@ -59,6 +59,7 @@ func newStore(cfg Config, m *machine) *Store {
 		requests: make(chan *request, 4*maxRecords), closing: make(chan struct{}),
 		stopped: make(chan struct{}), idle: make(chan struct{}), failed: make(chan error, 1),
 		index: newIndex(), journals: map[uint32]*journal{}, dirty: make(chan struct{}, 1),
+		readers: &readers{}, tableNames: map[string]bool{},
 	}
 	s.writer = &writer{s: s, latest: map[event.Hash]int{}}
 	return s
@@ -129,14 +130,18 @@ func (s *Store) start(ctx context.Context) error {
 	if s.epoch, err = nextEpoch(max(names.Epoch, s.cfg.Outlived), dedup.At(s.cfg.Now())); err != nil {
 		return &DataError{Path: filepath.Join(s.cfg.Dir, manifestName), Err: ErrClock, Detail: err.Error()}
 	}
-	s.born, s.horizon = names.Incarnation, mark.Horizon
+	s.born, s.pledged = names.Incarnation, mark.Horizon
+	s.horizon.Store(int64(mark.Horizon))
+	if err := s.loadTables(ctx, &names); err != nil {
+		return err
+	}
 	last, err := s.load(ctx, &names, &mark)
 	if err != nil {
 		return err
 	}
 	s.past.Epoch, s.past.Last, s.past.Clean = names.Epoch, last, mark.Clean
 	s.progress.restore(&mark, last)
-	number, err := s.setAside(names.Files)
+	number, err := s.setAside(&names)
 	if err != nil {
 		return err
 	}
@@ -207,7 +212,7 @@ func (s *Store) begin(names manifest, clean bool, h head) error {
 	if s.cautious {
 		s.cfg.Logger.Warn("three unclean starts within ten minutes: every grant waits for the disk")
 	}
-	names.Epoch = s.epoch
+	names.Epoch, names.Making = s.epoch, nil
 	names.Files = append(names.Files, fileEntry{Name: journalName(j.number), First: j.first})
 	if err := s.machine.writeText(s.cfg.Dir, manifestName, names); err != nil {
 		return err
@@ -230,7 +235,7 @@ func (s *Store) extendLeases(now dedup.Time) error {
 		}
 	}
 	slices.SortFunc(held, func(a, b ref) int {
-		return cmp.Compare(s.index.slots[a.slot()].number, s.index.slots[b.slot()].number)
+		return cmp.Compare(s.index.slots[a.slot()].change, s.index.slots[b.slot()].change)
 	})
 	w := s.writer
 	for _, r := range held {
@@ -290,7 +295,7 @@ func tooManyUnclean(starts []start, now dedup.Time) bool {
 
 // setAside renames what MANIFEST does not name, removes what was never finished,
 // and gives the number of the next journal, which no file has had.
-func (s *Store) setAside(named []fileEntry) (uint32, error) {
+func (s *Store) setAside(named *manifest) (uint32, error) {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
 		return 0, fmt.Errorf("read claim directory: %w", err)
@@ -302,11 +307,12 @@ func (s *Store) setAside(named []fileEntry) (uint32, error) {
 			last = max(last, n)
 		}
 		known := name == manifestName || name == checkpointName || name == ballastName || strings.HasSuffix(name, asideSuffix) ||
-			slices.ContainsFunc(named, func(f fileEntry) bool { return f.Name == name })
+			named.knows(name)
+		s.tableNames[strings.TrimSuffix(name, asideSuffix)] = true
 		path := filepath.Join(s.cfg.Dir, name)
 		switch {
 		case known:
-		case strings.HasSuffix(name, ".tmp"):
+		case strings.HasSuffix(name, ".tmp"), slices.Contains(named.Making, name), bareJournal(e):
 			if err := os.Remove(path); err != nil {
 				return 0, fmt.Errorf("remove an unfinished file: %w", err)
 			}
@@ -321,6 +327,14 @@ func (s *Store) setAside(named []fileEntry) (uint32, error) {
 }
 
 const asideSuffix = ".aside"
+
+// bareJournal reports whether a file is a journal without a frame: its maker died
+// before MANIFEST named it.
+func bareJournal(e os.DirEntry) bool {
+	info, err := e.Info()
+	_, journal := journalNumber(e.Name())
+	return journal && err == nil && info.Size() <= headSize
+}
 
 // journalNumber reads the number out of a journal's name, also of one that was
 // set aside.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"idemd/dedup"
 )
@@ -46,7 +47,7 @@ func (s *Store) cutShort(names *manifest) error {
 		}
 		keep := names.Files[:i]
 		if !missing {
-			keep = append(keep, fileEntry{Name: f.Name, From: f.From, First: f.First})
+			keep = append(slices.Clone(keep), fileEntry{Name: f.Name, First: f.First})
 		}
 		s.past.Behind = true
 		s.cfg.Logger.Warn("the copy ends before its MANIFEST does", "at", f.Name)

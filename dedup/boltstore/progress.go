@@ -130,7 +130,7 @@ func (s *Store) writeCheckpoint(clean bool) error {
 	}
 	handlers := s.progress.snapshot() // before the number: what is settled has its record below that
 	c := checkpoint{
-		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.horizon, Clean: clean, Handlers: handlers,
+		Incarnation: s.born, LastNumber: s.durable.Load(), Horizon: s.pledged, Clean: clean, Handlers: handlers,
 	}
 	now := dedup.At(s.cfg.Now())
 	c.Past = thinned(append(s.progress.past, pastMark{At: now, LastNumber: c.LastNumber, Handlers: handlers}), now)

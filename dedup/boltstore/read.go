@@ -78,24 +78,35 @@ func (s *Store) Get(ctx context.Context, key event.Key) (dedup.Record, bool, err
 	var at [4]located
 	places := at[:0]
 	s.mu.RLock()
-	for _, r := range s.index.refs(buf[:0], s.machine.hash(key)) {
+	hash := s.machine.hash(key)
+	for _, r := range s.index.refs(buf[:0], hash) {
 		places = append(places, s.locate(r))
 	}
+	tables, group := s.tables, s.readers
+	group.Add(1)
 	s.mu.RUnlock()
+	defer group.Done()
 	for _, l := range places {
 		rec, err := l.load()
 		if err != nil {
 			return dedup.Record{}, false, fmt.Errorf("get record: %w", err)
 		}
 		if rec.Key.Tuple == key.Tuple {
-			return *rec, !dedup.Expired(rec, s.horizon), nil
+			return *rec, !dedup.Expired(rec, s.Horizon()), nil
 		}
 	}
-	return dedup.Record{}, false, nil
+	rec, err := recall(tables, hash, key.Tuple)
+	if err != nil {
+		return dedup.Record{}, false, fmt.Errorf("get record: %w", err)
+	}
+	if rec == nil {
+		return dedup.Record{}, false, nil
+	}
+	return *rec, !dedup.Expired(rec, s.Horizon()), nil
 }
 
-// List implements dedup.Store. A cursor is the number of the last record that was
-// listed.
+// List implements dedup.Store. A cursor is the number that the last record that was
+// listed got when it was changed.
 func (s *Store) List(ctx context.Context, f dedup.Filter, cursor string, limit int) ([]dedup.Record, string, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, "", err
@@ -108,39 +119,41 @@ func (s *Store) List(ctx context.Context, f dedup.Filter, cursor string, limit i
 		}
 		after = n
 	}
-	page, next := s.page(f, after, limit)
+	page, next, group := s.page(f, after, limit)
+	defer group.Done()
 	return s.loadAll(page), next, nil
 }
 
 // page gives the first limit records that f chooses and that were written after
-// number after.
-func (s *Store) page(f dedup.Filter, after uint64, limit int) ([]located, string) {
+// number after. They can be read until the caller leaves the group.
+func (s *Store) page(f dedup.Filter, after uint64, limit int) ([]located, string, *readers) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	type found struct {
-		number uint64
+		change uint64
 		slot   int
 	}
 	var all []found
 	for i, slot := range s.index.slots {
-		if slot.inUse() && slot.number > after && s.chosen(f, slot) {
-			all = append(all, found{slot.number, i})
+		if slot.inUse() && slot.change > after && s.chosen(f, slot) {
+			all = append(all, found{slot.change, i})
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.change, b.change) })
 	next := ""
 	if limit = max(limit, 0); len(all) > limit {
 		all = all[:limit]
 		next = strconv.FormatUint(after, 10)
 		if limit > 0 {
-			next = strconv.FormatUint(all[limit-1].number, 10)
+			next = strconv.FormatUint(all[limit-1].change, 10)
 		}
 	}
 	page := make([]located, len(all))
 	for i, f := range all {
 		page[i] = s.locate(slotBit | ref(f.slot))
 	}
-	return page, next
+	s.readers.Add(1)
+	return page, next, s.readers
 }
 
 func (s *Store) chosen(f dedup.Filter, slot *slot) bool {
@@ -179,7 +192,10 @@ func (s *Store) Due(ctx context.Context, handler string, now dedup.Time, limit i
 			places[i] = s.locate(slot.place)
 		}
 	}
+	group := s.readers
+	group.Add(1)
 	s.mu.Unlock()
+	defer group.Done()
 	return s.loadAll(places), next, nil
 }
 
@@ -207,7 +223,7 @@ func (s *Store) Stats() dedup.Stats {
 		}
 	}
 	return dedup.Stats{
-		Keys: s.index.keys, Open: open, LastNumber: s.durable.Load(), Epoch: s.epoch,
-		DiskBytes: s.disk.Load(), Syncs: s.machine.syncs.Load(),
+		Keys: s.keys(), Open: open, LastNumber: s.durable.Load(), Epoch: s.epoch,
+		DiskBytes: s.disk.Load(), Syncs: s.machine.syncs.Load(), Parts: s.parts(),
 	}
 }

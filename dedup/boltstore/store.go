@@ -1,10 +1,14 @@
 // Package boltstore keeps the claim records on disk: append-only journals with
-// group commit, found through an exact index in memory.
+// group commit, found through an exact index in memory; and what is DONE in hot
+// files, later in cold files by the day on which it expires, found through a
+// filter for each file.
 //
 // A directory holds MANIFEST (which files there are), CHECKPOINT (how far things
-// had come a second ago) and the journals. One process life writes one journal,
-// or more when the first is full; the next life seals it. One goroutine, the
-// writer, decides and writes; everybody else asks it, or reads.
+// had come a second ago), the journals and the hot and cold files. One process life
+// writes one journal, or more when the first is full; the next life seals it. One
+// goroutine, the writer, decides and writes; everybody else asks it, or reads.
+// Sealed journals become hot files, and those cold ones, by steps that somebody
+// else calls: see Step.
 //
 // What is torn at the end of the newest journal was never answered for, and is
 // cut. Everything else that is not as it was written is an error of Open: an
@@ -38,6 +42,10 @@ type Config struct {
 	Now       func() time.Time   // wall clock; nil means time.Now
 	Logger    *slog.Logger       // nil means none
 	Fault     func(point string) // crash points of tests; nil in production
+	// Verify is asked about a hot or cold file that may be damaged, and answers as
+	// VerifyFile does. Such a file may end the process that reads it, so it should
+	// be another one. Nil means VerifyFile.
+	Verify func(ctx context.Context, path string) error
 }
 
 // Store is a dedup.Store on disk. The directory must not be open twice; keeping
@@ -48,7 +56,6 @@ type Store struct {
 	born     incarnation
 	epoch    uint32
 	past     Past
-	horizon  dedup.Time
 	cautious bool // too many unclean starts: every grant waits for the disk
 
 	requests chan *request
@@ -61,14 +68,24 @@ type Store struct {
 	down     atomic.Bool // after a sync error
 	pool     sync.Pool   // of *request
 
-	mu       sync.RWMutex // guards the next two; the writer alone changes the index
+	mu       sync.RWMutex // guards the next six; the writer alone changes them
 	index    *index
 	journals map[uint32]*journal
+	tables   []*openTable
+	tablesAt uint64   // counts changes of tables
+	moving   int      // keys that are in a table and still in the index
+	readers  *readers // those who came since files were taken away last
+
+	steps      sync.Mutex      // held by a step, and by Check
+	tableNames map[string]bool // names that tables have, had or were refused
+	verifying  verifying
 
 	durable atomic.Uint64 // number of the last record on stable storage
-	disk    atomic.Int64  // bytes of the journals
+	disk    atomic.Int64  // bytes of all files
 
-	marks    sync.Mutex // held while CHECKPOINT is written
+	horizon  atomic.Int64 // a dedup.Time
+	marks    sync.Mutex   // held while CHECKPOINT is written
+	pledged  dedup.Time   // the horizon that CHECKPOINT gets
 	progress progress
 	dirty    chan struct{} // CHECKPOINT is not up to date
 
@@ -81,12 +98,19 @@ var _ dedup.Store = (*Store)(nil)
 // touch it any more once done has its value.
 type request struct {
 	key     event.Key
+	hash    event.Hash
 	handler string
 	op      dedup.Op
 	task    func() error // instead of op: run between two groups
 	result  dedup.Result
 	err     error
 	done    chan struct{}
+
+	// What the tables said of key when their state was tablesAt, if they were asked.
+	foreseen bool
+	tablesAt uint64
+	old      *dedup.Record
+	oldErr   error
 }
 
 // Do implements dedup.Store. The error is ErrTooLarge or event.ErrTuple where key
@@ -100,12 +124,13 @@ func (s *Store) Do(ctx context.Context, key event.Key, op dedup.Op) (dedup.Resul
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
-	r.key, r.handler, r.op = key, parts.Handler, op
+	r.key, r.hash, r.handler, r.op = key, s.machine.hash(key), parts.Handler, op
+	s.foresee(r)
 	if err := s.ask(ctx, r); err != nil {
 		return dedup.Result{}, err
 	}
 	result, err := r.result, r.err
-	r.op, r.result, r.err = nil, dedup.Result{}, nil
+	r.op, r.result, r.err, r.old, r.oldErr = nil, dedup.Result{}, nil, nil, nil
 	s.pool.Put(r)
 	return result, err
 }
@@ -175,6 +200,8 @@ func (s *Store) Close() error {
 		close(s.closing)
 		<-s.stopped
 		<-s.idle
+		s.steps.Lock() // the last step has seen closing, and ends
+		defer s.steps.Unlock()
 		s.closed = s.end()
 	})
 	return s.closed
@@ -206,5 +233,9 @@ func (s *Store) closeFiles() error {
 			errs = append(errs, fmt.Errorf("close journal: %w", err))
 		}
 	}
+	for _, t := range s.tables {
+		errs = append(errs, t.close())
+	}
+	s.tables = nil
 	return errors.Join(errs...)
 }

@@ -34,6 +34,7 @@ type writer struct {
 	waiting []*request         // are answered when it is written
 	answer  []*request         // are answered at once
 
+	carrying  bool  // the frame holds what older journals held
 	broken    error // of the last write; the journal's end is not known
 	mendAfter time.Time
 	ballast   ballast
@@ -170,7 +171,7 @@ func (w *writer) fillFrame(batch []*request, now dedup.Time) (taken int) {
 
 // hasRoom reports whether any record fits into the frame beside what is pending.
 func (w *writer) hasRoom() bool {
-	return len(w.pending) < maxRecords && len(w.buf)+frameHead+recordHead+maxRecord <= maxFrame
+	return len(w.pending) < maxRecords && len(w.buf)+frameHead+recordHead+maxBody <= maxFrame
 }
 
 // usable repairs the store if it needs it, writes what was answered before, and
@@ -199,8 +200,8 @@ func (w *writer) usable() error {
 // decide applies r's operation to the present record. Afterwards r is in answer
 // or in waiting.
 func (w *writer) decide(r *request, now dedup.Time) {
-	hash := w.s.machine.hash(r.key)
-	cur, old, same, err := w.current(hash, r.key.Tuple)
+	hash := r.hash
+	cur, old, same, err := w.current(r)
 	if err != nil {
 		w.s.cfg.Logger.Error("record not decided upon", "error", err)
 		r.err = err
@@ -208,7 +209,7 @@ func (w *writer) decide(r *request, now dedup.Time) {
 		return
 	}
 	env := dedup.Env{
-		Now: now, Horizon: w.s.horizon, Next: dedup.NewFence(w.s.epoch, w.counter+1), Host: w.s.cfg.Host,
+		Now: now, Horizon: w.s.Horizon(), Next: dedup.NewFence(w.s.epoch, w.counter+1), Host: w.s.cfg.Host,
 	}
 	r.result = dedup.Decide(cur, r.key, r.op, env)
 	if r.result.Fenced {
@@ -240,17 +241,19 @@ func (w *writer) decide(r *request, now dedup.Time) {
 	}
 }
 
-// current gives the latest record of a key, or nil; and where it is: the pending
-// one, or else the place in the index.
-func (w *writer) current(hash event.Hash, tuple string) (cur *dedup.Record, old ref, same int, err error) {
-	if i, ok := w.latest[hash]; ok {
+// current gives the latest record of r's key, or nil; and where it is: the pending
+// one, or else the place in the index, or else in a table, which is no place.
+func (w *writer) current(r *request) (cur *dedup.Record, old ref, same int, err error) {
+	if i, ok := w.latest[r.hash]; ok {
 		for ; i >= 0; i = w.pending[i].near {
-			if p := &w.pending[i]; p.rec.Key.Tuple == tuple {
+			if p := &w.pending[i]; p.rec.Key.Tuple == r.key.Tuple {
 				return p.rec, noRef, i, nil
 			}
 		}
 	}
-	cur, old, err = w.s.find(hash, tuple)
+	if cur, old, err = w.s.find(r.hash, r.key.Tuple); cur == nil && err == nil {
+		cur, err = w.recall(r)
+	}
 	return cur, old, -1, err
 }
 
@@ -260,7 +263,7 @@ func (w *writer) stage(e entry, same int, ride bool) error {
 		w.buf = append(w.buf, make([]byte, frameHead)...)
 	}
 	p := pending{entry: e, ride: ride, off: len(w.buf), near: -1, same: same}
-	buf, err := appendEntry(w.buf, e.rec)
+	buf, err := appendEntry(w.buf, e.rec, e.change)
 	if err != nil {
 		return err
 	}
@@ -332,7 +335,8 @@ func (w *writer) write() error {
 		// No start would read it.
 		return fmt.Errorf("write journal: a frame of %d records, %d bytes", len(w.pending), len(w.buf))
 	}
-	if w.journal.records > 0 && w.journal.size+int64(len(w.buf)) > w.s.machine.journalMax {
+	own := w.journal.size - w.journal.carried
+	if w.journal.records > 0 && !w.carrying && own+int64(len(w.buf)) > w.s.machine.journalMax {
 		if err := w.rotate(); err != nil {
 			return err
 		}
@@ -368,6 +372,9 @@ func (w *writer) publish() {
 	}
 	w.s.mu.Unlock()
 	j.grow(w.buf, len(w.pending))
+	if w.carrying {
+		j.carried += int64(len(w.buf))
+	}
 	w.s.durable.Store(j.next() - 1)
 	w.s.disk.Add(int64(len(w.buf)))
 	w.s.touch()

@@ -11,10 +11,11 @@ import (
 // model is what a store must agree with: the protocol written a second time, with
 // nothing but what the checks need.
 type model struct {
-	epoch uint32
-	top   dedup.Fence // the greatest fence that was given out
-	clock int         // counts changes
-	keys  []*modelKey
+	epoch   uint32
+	horizon dedup.Time
+	top     dedup.Fence // the greatest fence that was given out
+	clock   int         // counts changes
+	keys    []*modelKey
 }
 
 type modelKey struct {
@@ -36,6 +37,7 @@ type modelState struct {
 	wake     dedup.Time // its due, or the end of its lease
 	alarm    dedup.Time // when Due gives it out
 	lease    time.Duration
+	expires  dedup.Time // DONE
 	changed  int
 	print    event.Fingerprint // of the payload that it was made from
 }
@@ -197,6 +199,16 @@ func (m *model) due(handler string, now dedup.Time, limit int) (ids []string, ne
 		next = slices.MinFunc(set, byAlarm).alarm
 	}
 	return ids, next
+}
+
+// expireAll forgets what is DONE and expires before the horizon.
+func (m *model) expireAll(horizon dedup.Time) {
+	m.horizon = max(m.horizon, horizon)
+	for _, k := range m.keys {
+		if k.state == dedup.Done && k.expires < m.horizon {
+			m.to(k, dedup.Free, 0)
+		}
+	}
 }
 
 // restart begins a new epoch: alarms are set anew, and external claims get one

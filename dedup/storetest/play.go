@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,10 +18,10 @@ import (
 )
 
 // runModel plays random histories on a store and on the model.
-func runModel(t *testing.T, open Open, durable bool) {
+func runModel(t *testing.T, open Open, durable bool, steps Steps) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(noDeadline{t}, func(rt *rapid.T) { play(t, rt, open, dir, durable) })
+		rapid.Check(noDeadline{t}, func(rt *rapid.T) { play(t, rt, open, dir, durable, steps) })
 	})
 }
 
@@ -40,7 +41,7 @@ type player struct {
 }
 
 // play is one history, in a directory of its own.
-func play(tb testing.TB, rt *rapid.T, open Open, root string, durable bool) {
+func play(tb testing.TB, rt *rapid.T, open Open, root string, durable bool, steps Steps) {
 	dir, err := os.MkdirTemp(root, "history")
 	if err != nil {
 		rt.Fatal(err)
@@ -72,6 +73,22 @@ func play(tb testing.TB, rt *rapid.T, open Open, root string, durable bool) {
 		actions["reopen"] = func(*rapid.T) { p.reopen() }
 		actions["crash"] = func(*rapid.T) { p.crash() }
 	}
+	for name, step := range steps.Tidy {
+		actions[name] = func(rt *rapid.T) {
+			if err := step(p.s); err != nil {
+				rt.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	if steps.MoveHorizon != nil {
+		actions["horizon"] = func(rt *rapid.T) {
+			to := now().Add(ahead.Draw(rt, "ahead"))
+			if err := steps.MoveHorizon(p.s, to); err != nil {
+				rt.Fatalf("move horizon: %v", err)
+			}
+			p.expireAll(to)
+		}
+	}
 	rt.Repeat(actions)
 }
 
@@ -79,6 +96,29 @@ func play(tb testing.TB, rt *rapid.T, open Open, root string, durable bool) {
 var delay = rapid.Map(rapid.SampledFrom([]int{0, 1, 2, 29, 30, 31, 60, 61}), func(s int) time.Duration {
 	return time.Duration(s) * time.Second
 })
+
+// retention is mostly an hour, and sometimes reaches into other days.
+var retention = rapid.SampledFrom([]time.Duration{time.Hour, time.Hour, 30 * time.Hour, 72 * time.Hour})
+
+// ahead is how far the horizon is moved: seldom by as much as an hour, or a day.
+// Time itself cannot pass like that: rapid would take it for the time that it has.
+var ahead = rapid.Custom(func(rt *rapid.T) time.Duration {
+	switch n := rapid.IntRange(0, 15).Draw(rt, "far"); {
+	case n == 0:
+		return 31 * time.Hour
+	case n < 4:
+		return 90 * time.Minute
+	}
+	return delay.Draw(rt, "near")
+})
+
+// retain notes when k expires if it has just become DONE.
+func (p *player) retain(k *modelKey, was dedup.State, retain time.Duration) {
+	if k.state == dedup.Done && was != dedup.Done {
+		k.expires = now().Add(retain)
+		p.expireAll(p.horizon)
+	}
+}
 
 // payload is mostly the same one, sometimes another or one that was not looked at.
 var payload = rapid.SampledFrom([]event.Fingerprint{{Sum: [32]byte{1}}, {Sum: [32]byte{1}}, {Sum: [32]byte{1}}, {Sum: [32]byte{2}}, {}})
@@ -132,14 +172,19 @@ func (p *player) doPut(rt *rapid.T) {
 	if op.State == dedup.Waiting {
 		op.Due = now().Add(delay.Draw(rt, "due"))
 	}
+	was := k.state
 	p.do(k, op, p.put(k, op))
+	p.retain(k, was, op.Retain)
 }
 
 func (p *player) doCommit(rt *rapid.T) {
 	k := p.key(rt)
 	f := p.fence(rt, k)
-	op := dedup.Commit{Fence: f, Outcome: dedup.OutcomeDone, Retain: time.Hour}
-	p.do(k, op, p.settle(k, f, dedup.Done, 0, k.state == dedup.Started, dedup.Started, dedup.InDoubt))
+	op := dedup.Commit{Fence: f, Outcome: dedup.OutcomeDone, Retain: retention.Draw(rt, "retain")}
+	was := k.state
+	w := p.settle(k, f, dedup.Done, 0, k.state == dedup.Started, dedup.Started, dedup.InDoubt)
+	p.do(k, op, w)
+	p.retain(k, was, op.Retain)
 }
 
 func (p *player) doDefer(rt *rapid.T) {
@@ -181,7 +226,9 @@ func (p *player) doExpire(rt *rapid.T) {
 func (p *player) doResolve(rt *rapid.T) {
 	k := p.key(rt)
 	op := dedup.Resolve{Fence: p.fence(rt, k), To: dedup.Resolution(rapid.IntRange(1, 4).Draw(rt, "to")), Retain: time.Hour}
+	was := k.state
 	p.do(k, op, p.resolve(k, op, now()))
+	p.retain(k, was, op.Retain)
 }
 
 func (p *player) doDue(rt *rapid.T) {
@@ -207,7 +254,7 @@ func (p *player) reopen() {
 func (p *player) crash() {
 	p.n++
 	old, dir := p.s, p.dir
-	p.dir = filepath.Join(filepath.Dir(dir), "crash"+string(rune('0'+p.n%10))+filepath.Base(dir))
+	p.dir = filepath.Join(filepath.Dir(dir), "crash"+strconv.Itoa(p.n))
 	if err := copyDir(p.dir, dir); err != nil {
 		p.rt.Fatalf("copy the store: %v", err)
 	}
@@ -226,8 +273,11 @@ func (p *player) crash() {
 
 func (p *player) get(k *modelKey) dedup.Record {
 	r, ok, err := p.s.Get(p.tb.Context(), key(k.handler, k.id))
-	if err != nil || ok != (r.State != dedup.Free) {
+	if err != nil || ok && r.State == dedup.Free {
 		p.rt.Fatalf("get %s/%s: %+v, %t, %v", k.handler, k.id, r, ok, err)
+	}
+	if !ok {
+		return dedup.Record{} // it may give one that has expired
 	}
 	return r
 }

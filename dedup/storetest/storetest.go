@@ -21,16 +21,25 @@ import (
 // when that is not possible.
 type Open func(t testing.TB, dir string, now func() time.Time) dedup.Store
 
+// Steps are what a store does beside the operations. Random ones are mixed into the
+// model's histories.
+type Steps struct {
+	// Tidy are steps that nobody may notice.
+	Tidy map[string]func(s dedup.Store) error
+	// MoveHorizon makes the DONE records expire whose Expires is before to.
+	MoveHorizon func(s dedup.Store, to dedup.Time) error
+}
+
 // Run runs the whole suite.
-func Run(t *testing.T, open Open) {
+func Run(t *testing.T, open Open, steps Steps) {
 	run(t, open, append(contract(), durability()...))
-	t.Run("Model", func(t *testing.T) { runModel(t, open, true) })
+	t.Run("Model", func(t *testing.T) { runModel(t, open, true, steps) })
 }
 
 // RunVolatile runs what concerns a store that forgets everything at Close.
 func RunVolatile(t *testing.T, open Open) {
 	run(t, open, contract())
-	t.Run("Model", func(t *testing.T) { runModel(t, open, false) })
+	t.Run("Model", func(t *testing.T) { runModel(t, open, false, Steps{}) })
 }
 
 // sentence is one sentence of the contract.
