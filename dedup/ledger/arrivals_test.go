@@ -103,7 +103,7 @@ func TestArrivals_AreTheSameAfterARestart(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
 		for i := range 5000 {
 			typ := fmt.Sprint("type", i%100)
-			e := entryOf(time.Now(), "shop", typ, "crm", fmt.Sprint(random.IntN(2000)), time.Duration(random.Int64N(int64(day))))
+			e := entryOf(time.Now(), "shop", typ, "crm", fmt.Sprint("id", random.IntN(2000)), time.Duration(random.Int64N(int64(day))))
 			e.At = entryAt(time.Now(), "", 0).At
 			l.Note(e)
 			if i%500 == 0 {

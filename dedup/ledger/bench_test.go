@@ -27,7 +27,7 @@ func BenchmarkFind(b *testing.B) {
 	l := Open(b.Context(), Config{Dir: dir, DayBytes: 1 << 30, TotalBytes: 1 << 30})
 	first := time.Now()
 	for i := range 1_000_000 {
-		l.Note(entryAt(first, fmt.Sprint(i/4), time.Second))
+		l.Note(entryAt(first, fmt.Sprint("id", i/4), time.Second))
 		if i%10_000 == 0 {
 			l.flush(false)
 		}
@@ -40,8 +40,8 @@ func BenchmarkFind(b *testing.B) {
 	b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/open")
 	b.ReportMetric(float64(l.Stats().Bytes)/1e6, "B/entry")
 	for i := 0; b.Loop(); i++ {
-		if got, err := l.Find(b.Context(), keyOf(fmt.Sprint(i%250_000))); err != nil || len(got) != 4 {
-			b.Fatalf("%d, %v", len(got), err)
+		if got, err := l.Find(b.Context(), keyOf(fmt.Sprint("id", i%250_000))); err != nil || len(got) != 4 {
+			b.Fatalf("%d, %v, %+v", len(got), err, l.Stats())
 		}
 	}
 	if err := l.Close(); err != nil {

@@ -225,7 +225,7 @@ func TestLedger_MemoryIsBoundedWhateverArrives(t *testing.T) {
 		first := time.Now()
 		const n = 3*maxRemember + 10
 		for i := range n {
-			l.Note(entryOf(first, fmt.Sprint("source", i%300), fmt.Sprint("type", i), "crm", fmt.Sprint(i), time.Second))
+			l.Note(entryOf(first, fmt.Sprint("source", i%300), fmt.Sprint("type", i), "crm", fmt.Sprint("id", i), time.Second))
 			if i%1000 == 0 {
 				time.Sleep(flushEvery)
 			}
