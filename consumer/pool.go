@@ -51,24 +51,29 @@ type Config struct {
 	Observe *Observe           // counts; own ones when nil
 	Fault   func(point string) // crash points; nil in production
 
+	// Suppressed is told of each delivery that is not run because its event has
+	// a record. It must not wait. nil when nobody wants to know.
+	Suppressed func(Suppression)
+
 	lost func(seq uint64) bool // for tests: the delivery never arrives; nil in production
 }
 
 // Pool runs one handler. A process has at most one pool per handler id at a
 // time.
 type Pool struct {
-	spec     Spec
-	queue    *queue.Queue
-	store    dedup.Store
-	log      *slog.Logger
-	now      func() time.Time
-	ackWait  time.Duration
-	obs      *Observe
-	fault    func(string)
-	reaper   *reaper
-	lost     func(seq uint64) bool
-	consumer *queue.Consumer
-	progress *progress
+	spec        Spec
+	queue       *queue.Queue
+	store       dedup.Store
+	log         *slog.Logger
+	now         func() time.Time
+	ackWait     time.Duration
+	obs         *Observe
+	fault       func(string)
+	suppression func(Suppression)
+	reaper      *reaper
+	lost        func(seq uint64) bool
+	consumer    *queue.Consumer
+	progress    *progress
 
 	open   *openDeliveries
 	claims *claims
@@ -106,7 +111,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	})
 	p := &Pool{
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
-		log: r.log, lost: cfg.lost,
+		log: r.log, lost: cfg.lost, suppression: cfg.Suppressed,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
@@ -367,9 +372,10 @@ type run struct {
 	ev        *event.Event
 	key       event.Key
 	seq       uint64
-	delivered bool         // a delivery stands behind it and is open
-	claimed   bool         // rec is the claim's record
-	rec       dedup.Record // zero before
-	trial     bool         // the handler is held, this event tries whether it works again
-	reached   bool         // the handler was called
+	delivered bool          // a delivery stands behind it and is open
+	claimed   bool          // rec is the claim's record
+	rec       dedup.Record  // zero before
+	trial     bool          // the handler is held, this event tries whether it works again
+	reached   bool          // the handler was called
+	against   *dedup.Record // of another payload under the same identity; nil when there is none
 }
