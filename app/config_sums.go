@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"idemd/consumer"
@@ -51,9 +52,20 @@ func (c *Config) windowSum(h *HandlerConfig, s *SourceConfig) WindowSum {
 	}
 	setIfZero(&sum.Cold, c.Windows.Cold)
 	for _, d := range h.Retry {
-		sum.Retries += d + Duration(float64(d)*consumer.DefaultJitter)
+		sum.Retries = plus(sum.Retries, d, Duration(float64(d)*consumer.DefaultJitter))
 	}
-	sum.Needed = sum.RetrySpan + sum.Retries + sum.Wait + sum.ReplayLimit + sum.Timeout + sum.Slack
+	sum.Needed = plus(sum.RetrySpan, sum.Retries, sum.Wait, sum.ReplayLimit, sum.Timeout, sum.Slack)
+	return sum
+}
+
+// plus adds durations that are not negative. What is too long is the longest one.
+func plus(parts ...Duration) Duration {
+	var sum Duration
+	for _, d := range parts {
+		if sum += d; sum < 0 {
+			return math.MaxInt64
+		}
+	}
 	return sum
 }
 
