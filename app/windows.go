@@ -79,7 +79,7 @@ func runTimes(spec *consumer.Spec, t consumer.RunTimes) admin.RunTimes {
 	}
 	if t.NearTimeout(spec.Timeout) {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("handler %s: one attempt in twenty takes %s or longer, and they are cut after %s, "+
-			"with an unknown outcome: write a longer timeout, or make it faster", spec.Name, t.P95.Round(time.Millisecond), Duration(spec.Timeout)))
+			"with an unknown outcome: give it a longer timeout, or make it faster", spec.Name, t.P95.Round(time.Millisecond), Duration(spec.Timeout)))
 	}
 	return r
 }
@@ -164,6 +164,21 @@ func (a *App) windowWarnings() []string {
 	if w.Ledger.Unkept > 0 {
 		all = append(all, fmt.Sprintf("%d suppressions were counted and not written down: the day's share of the ledger is used up, or the disk does not take them",
 			w.Ledger.Unkept))
+	}
+	return all
+}
+
+// checkRunTimes asks the running idemd whether attempts are cut by their timeouts.
+func checkRunTimes(ctx context.Context, client *admin.Client) []Finding {
+	w, err := client.Windows(ctx, "")
+	if err != nil {
+		return []Finding{bad("run times", err)}
+	}
+	var all []Finding
+	for i := range w.Runs {
+		for _, text := range w.Runs[i].Warnings {
+			all = append(all, Finding{Subject: "run times", What: text, Hint: "idemd windows shows how long attempts take"})
+		}
 	}
 	return all
 }

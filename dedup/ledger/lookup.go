@@ -27,7 +27,7 @@ func (l *Ledger) Find(ctx context.Context, keys ...event.Key) ([]Entry, error) {
 	for _, k := range keys {
 		wanted[k.Hash] = true
 	}
-	f := found{shown: map[string]int{}, sums: map[sumKey]int{}}
+	f := found{shown: map[string]int{}, seen: map[seqKey]bool{}, sums: map[sumKey]int{}}
 	for _, s := range l.readable() {
 		if err := s.find(ctx, wanted, f.add); err != nil && !errors.Is(err, fs.ErrNotExist) { // it expired meanwhile
 			return nil, err
@@ -75,7 +75,13 @@ func (p part) find(ctx context.Context, wanted map[event.Hash]bool, fn func(Entr
 type found struct {
 	entries []Entry
 	shown   map[string]int // handler -> entries that are told one by one
+	seen    map[seqKey]bool
 	sums    map[sumKey]int // where the sum is
+}
+
+type seqKey struct {
+	handler string
+	seq     uint64
 }
 
 type sumKey struct {
@@ -86,6 +92,9 @@ type sumKey struct {
 func (f *found) add(e Entry) {
 	if e.Count == 1 && f.shown[e.Handler] < maxShown {
 		f.shown[e.Handler]++
+		delivery := seqKey{e.Handler, e.Seq}
+		e.Redelivery = e.Redelivery || f.seen[delivery]
+		f.seen[delivery] = true
 		f.entries = append(f.entries, e)
 		return
 	}
