@@ -102,8 +102,11 @@ func TestArrivals_AreTheSameAfterARestart(t *testing.T) {
 		l := open(t, Config{Dir: dir})
 		random := rand.New(rand.NewPCG(3, 4))
 		for i := range 5000 {
-			typ := fmt.Sprint("type", i%100)
-			e := entryOf(time.Now(), "shop", typ, "crm", fmt.Sprint("id", random.IntN(2000)), time.Duration(random.Int64N(int64(day))))
+			id := random.IntN(2000)
+			if i%10 == 0 {
+				id = 1 // a storm
+			}
+			e := entryOf(time.Now(), "shop", fmt.Sprint("type", id%100), "crm", fmt.Sprint("id", id), time.Duration(random.Int64N(int64(day))))
 			e.At = entryAt(time.Now(), "", 0).At
 			l.Note(e)
 			if i%500 == 0 {
@@ -111,7 +114,7 @@ func TestArrivals_AreTheSameAfterARestart(t *testing.T) {
 			}
 		}
 		want := l.Arrivals()
-		if want[0].Count != 2000 && want[0].Count > 2000 || len(want) != maxTypes+2 {
+		if want[0].Count < 1000 || want[0].Count > 2000 || len(want) != maxTypes+2 {
 			t.Errorf("%d series, %d events", len(want), want[0].Count)
 		}
 		closeLedger(t, l)

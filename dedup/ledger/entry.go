@@ -51,7 +51,9 @@ type Entry struct {
 	FirstSeen dedup.Time // of the record
 	Since     dedup.Time // DONE: committed; others: started; 0 when it never did
 
-	Count uint64     // suppressions in this entry, the other fields are those of the last one
+	// Count is how many suppressions the entry stands for. The other fields are
+	// those of the last one; Received and FirstSeen those of the longest delay.
+	Count uint64
 	First dedup.Time // when the first of them was suppressed
 }
 

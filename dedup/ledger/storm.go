@@ -48,7 +48,9 @@ func (s *storms) note(e *Entry, now time.Time) {
 	if st.sum != nil {
 		sum.Count += st.sum.Count
 		sum.First = st.sum.First
-		sum.Received = max(sum.Received, st.sum.Received)
+		if st.sum.Arrival && (!sum.Arrival || st.sum.Delay() > sum.Delay()) { // for the distribution, after a restart
+			sum.Arrival, sum.Received, sum.FirstSeen = true, st.sum.Received, st.sum.FirstSeen
+		}
 	} else if st.step == 0 {
 		st.step, st.next = firstStep, now.Add(firstStep)
 	}
