@@ -137,7 +137,7 @@ func (l *Ledger) load(ctx context.Context) {
 			for n, w := range words {
 				s.words[w] = uint64(n)
 			}
-			l.current = s
+			l.current, s.begun = s, true
 		}
 	}
 	l.segments = all

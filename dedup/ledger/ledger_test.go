@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -323,5 +324,40 @@ func TestLedger_NilKnowsNothing(t *testing.T) {
 	n, eerr := l.Expire(time.Now())
 	if len(found) != 0 || err != nil || n != 0 || eerr != nil || l.Arrivals() != nil || l.Stats().Noted != 0 || l.Close() != nil {
 		t.Errorf("%v, %v, %v, %v", found, err, n, eerr)
+	}
+}
+
+// Entries come while others are being written; none may damage the file.
+func TestLedger_TakesEntriesWhileItWrites(t *testing.T) {
+	dir := t.TempDir()
+	l := Open(t.Context(), Config{Dir: dir})
+	const writers, each = 4, 5000
+	var all, flushing sync.WaitGroup
+	stop := make(chan struct{})
+	flushing.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				l.flush(false)
+			}
+		}
+	})
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				l.Note(entryAt(time.Now(), fmt.Sprint("id", w, "-", i), time.Second))
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	flushing.Wait()
+	closeLedger(t, l)
+	again := Open(t.Context(), Config{Dir: dir})
+	defer closeLedger(t, again)
+	if a := again.Arrivals(); len(a) == 0 || a[0].Count != writers*each || len(again.Stats().Damaged) > 0 || l.Stats().Unkept > 0 {
+		t.Errorf("got %+v, %+v", a, again.Stats())
 	}
 }

@@ -45,6 +45,7 @@ type segment struct {
 	buf    []byte // not on disk yet
 	inBuf  uint64 // suppressions in buf
 	words  map[string]uint64
+	begun  bool // its header is on disk, or was put into buf
 	broken bool // a write failed: nothing is appended any more
 }
 
@@ -116,7 +117,8 @@ func (s *segment) word(w string) uint64 {
 
 // add appends an entry to what is to be written.
 func (s *segment) add(e *Entry, scratch []byte) []byte {
-	if s.size == 0 && len(s.buf) == 0 {
+	if !s.begun {
+		s.begun = true
 		s.buf = append(s.buf, segmentHead()...)
 	}
 	scratch = appendEntry(scratch[:0], e, s.word)
