@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ func TestPool_TellsEachSuppression(t *testing.T) {
 	other := withBody(first, `{"a":2}`)
 	unparsed := newEvent("e2")
 	unparsed.Type = event.TypeUnparsed
+	long := withBody(newEvent(strings.Repeat("x", event.MaxID+1)), `{"a":1}`)
+	longer := withBody(long, `{"a":2}`)
 	original, mismatch := event.KeyFor(first, "crm").RunID(), event.MismatchKey(other, "crm").RunID()
 	for name, c := range map[string]struct {
 		effect dedup.Effect
@@ -35,6 +38,8 @@ func TestPool_TellsEachSuppression(t *testing.T) {
 			[]string{"2 mismatch " + original, "3 dead " + mismatch}},
 		"parked unseen": {dedup.Retryable, status(200), []*event.Event{unparsed, unparsed},
 			[]string{"2 dead " + event.KeyFor(unparsed, "crm").RunID()}},
+		"parked unseen, with another payload": {dedup.Retryable, status(200), []*event.Event{long, longer, longer},
+			[]string{"2 mismatch " + event.KeyFor(long, "crm").RunID(), "3 dead " + event.MismatchKey(longer, "crm").RunID()}},
 		"idempotent runs have no record": {dedup.Idempotent, status(200), []*event.Event{first, first}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
