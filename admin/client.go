@@ -78,6 +78,11 @@ func (c *Client) Why(ctx context.Context, ref, source string, since time.Duratio
 	return one[Why](ctx, c, http.MethodGet, "/v1/events/", ref, "/why", q, nil)
 }
 
+// Windows judges the windows of source (its name or id; empty: of all).
+func (c *Client) Windows(ctx context.Context, source string) (Windows, error) {
+	return call[Windows](ctx, c, http.MethodGet, "/v1/windows", EventFilter{Source: source}.query(), nil)
+}
+
 // Tail calls fn for each event that is stored from now on, until ctx ends, fn
 // returns an error, or idemd stops.
 func (c *Client) Tail(ctx context.Context, f EventFilter, fn func(Event) error) error {

@@ -144,6 +144,9 @@ func (s *Server) showEvent(r *http.Request) (any, error) {
 		return nil, err
 	}
 	detail := s.detail(found)
+	if detail.Suppressions, err = s.suppressions(r.Context(), found.message); err != nil {
+		return nil, err
+	}
 	if r.URL.Query().Get("body") == "true" {
 		if body := found.message.Event.Body; utf8.Valid(body) {
 			detail.Body = string(body)

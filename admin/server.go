@@ -40,6 +40,13 @@ type Backend struct {
 	// the handlers' Open, which the server fills in.
 	Status func(ctx context.Context) Status
 
+	// Suppressions gives the deliveries that were not run because of the records
+	// of runs, oldest first. nil when nobody writes them down.
+	Suppressions func(ctx context.Context, runs []event.Key) ([]Suppression, error)
+
+	// Windows judges the windows of every source. nil when nobody can.
+	Windows func() Windows
+
 	// Explain says why handler (its id) did what it did with m. rec is nil where
 	// the store has no record.
 	Explain func(ctx context.Context, handler string, m queue.Message, rec *dedup.Record) Explanation
@@ -53,7 +60,8 @@ type Server struct {
 	tails endless
 }
 
-// NewServer makes a Server for b, all of whose fields must be set.
+// NewServer makes a Server for b, all of whose fields must be set that are not
+// said to be nil.
 func NewServer(b Backend) *Server {
 	s := &Server{b: b, mux: http.NewServeMux()}
 	for pattern, fn := range s.routes() {
@@ -123,6 +131,7 @@ func (s *Server) routes() map[string]endpoint {
 		"GET /v1/events":             s.listEvents,
 		"GET /v1/events/{event}":     s.showEvent,
 		"GET /v1/events/{event}/why": s.why,
+		"GET /v1/windows":            s.windows,
 		"GET /v1/runs/{list}":        s.listRuns,
 		"GET /v1/runs/{list}/{run}":  s.showRun,
 		"POST /v1/runs/{list}":       s.resolveAll,

@@ -107,11 +107,16 @@ type Event struct {
 // EventDetail is one event with all that came under its id.
 type EventDetail struct {
 	Event
-	Count      int        `json:"count"`                 // of deliveries
-	Deliveries []Delivery `json:"deliveries"`            // the oldest 100, oldest first
-	Partial    bool       `json:"partial"`               // still older ones were not looked for
-	Body       string     `json:"body,omitempty"`        // only if asked for
-	BodyBase64 []byte     `json:"body_base64,omitempty"` // in place of Body where that is no UTF-8
+	Count      int        `json:"count"`      // of deliveries
+	Deliveries []Delivery `json:"deliveries"` // the oldest 100, oldest first
+	Partial    bool       `json:"partial"`    // still older ones were not looked for
+
+	// Suppressions are the deliveries that handlers did not run, by handler. Not
+	// in Why, which has them at its handlers.
+	Suppressions map[string][]Suppression `json:"suppressions,omitempty"`
+
+	Body       string `json:"body,omitempty"`        // only if asked for
+	BodyBase64 []byte `json:"body_base64,omitempty"` // in place of Body where that is no UTF-8
 }
 
 // Payload is the event's body, where it was asked for.
@@ -178,6 +183,8 @@ type HandlerWhy struct {
 	Effect      dedup.Effect `json:"effect"`
 	Explanation Explanation  `json:"explanation"`
 	Run         *Run         `json:"run"` // null without a record
+
+	Suppressions []Suppression `json:"suppressions,omitempty"` // deliveries of it that were not run, oldest first
 }
 
 // EventFilter chooses events. Zero fields do not restrict.

@@ -24,6 +24,13 @@ func (s *Server) why(r *http.Request) (any, error) {
 		}
 		w.Handlers = append(w.Handlers, told)
 	}
+	all, err := s.suppressions(r.Context(), f.message)
+	if err != nil {
+		return nil, err
+	}
+	for i := range w.Handlers {
+		w.Handlers[i].Suppressions = all[w.Handlers[i].Handler]
+	}
 	return w, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"idemd/admin"
 	"idemd/consumer"
 	"idemd/dedup/boltstore"
+	"idemd/dedup/ledger"
 	"idemd/event"
 	"idemd/queue"
 	"idemd/receiver"
@@ -48,6 +49,7 @@ type App struct {
 	socket string                      // path of the admin API's
 	store  *boltstore.Store
 	queue  *queue.Queue
+	ledger *ledger.Ledger
 	pools  []*consumer.Pool
 	past   past
 	disk   *diskWatch
@@ -120,6 +122,7 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.settlePast(); err != nil {
 		return err
 	}
+	a.openLedger(ctx)
 	// Systemd's patience is not for the time that the last runs take to end.
 	a.down.onStop("watchdog", func(context.Context) error { a.unwatch(); return nil })
 	// The command line is answered until the last run has ended.
@@ -282,7 +285,7 @@ func (a *App) openPools(ctx context.Context) error {
 	for _, spec := range a.specs {
 		pool, err := consumer.NewPool(ctx, consumer.Config{
 			Spec: spec, Queue: a.queue, Store: a.store, DoubtTo: a.dir.version.DoubtTo,
-			Logger: a.log.With("component", "consumer", "handler", spec.Name), Fault: a.opts.Fault,
+			Logger: a.log.With("component", "consumer", "handler", spec.Name), Fault: a.opts.Fault, Suppressed: a.suppressed,
 		})
 		if err != nil {
 			return fmt.Errorf("open handler %s: %w", spec.Name, err)

@@ -51,7 +51,8 @@ func (c *Config) Check(ctx context.Context) []Finding {
 	defer cancel()
 	running, err := client.Status(ctx)
 	if err == nil {
-		return append(all, fine("daemon", fmt.Sprintf("idemd %s runs on this data directory and listens on %s", running.Version, running.Listen)))
+		all = append(all, fine("daemon", fmt.Sprintf("idemd %s runs on this data directory and listens on %s", running.Version, running.Listen)))
+		return append(all, checkRunTimes(ctx, client)...)
 	}
 	if !errors.Is(err, admin.ErrNotRunning) {
 		return append(all, bad("daemon", err))

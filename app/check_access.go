@@ -36,7 +36,7 @@ func checkAccess(dir string) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"VERSION", "LOCK", "idemd.sock", "queue", "dedup"} {
+	for _, name := range []string{"VERSION", "LOCK", "idemd.sock", "queue", "dedup", "ledger"} {
 		path := filepath.Join(dir, name)
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			path = real // a walk does not follow the link of an operator who moved it

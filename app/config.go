@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"idemd/consumer"
 	"idemd/receiver"
@@ -54,19 +55,21 @@ type QueueSection struct {
 
 // WindowsSection is for how long what is remembered. A handler may have its own.
 type WindowsSection struct {
+	Hot         Duration `toml:"hot"`          // what is told fastest: records this young stay in memory
 	Cold        Duration `toml:"cold"`         // duplicates are told for this long after a run was settled
 	ReplayLimit Duration `toml:"replay_limit"` // events older than this are not run again
 }
 
 // SourceConfig is one platform that calls us.
 type SourceConfig struct {
-	Name     string   `toml:"name"`
-	ID       string   `toml:"id"` // part of every key; the name unless set
-	Scheme   string   `toml:"scheme"`
-	Path     string   `toml:"path"`      // where it calls; /in/NAME unless set
-	OnRefuse string   `toml:"on_refuse"` // status or hold; empty: the scheme's own
-	MaxBody  Size     `toml:"max_body"`  // 0: that of [receiver]
-	Volatile []string `toml:"volatile"`  // paths that do not count when payloads are compared
+	Name      string   `toml:"name"`
+	ID        string   `toml:"id"` // part of every key; the name unless set
+	Scheme    string   `toml:"scheme"`
+	Path      string   `toml:"path"`       // where it calls; /in/NAME unless set
+	OnRefuse  string   `toml:"on_refuse"`  // status or hold; empty: the scheme's own
+	MaxBody   Size     `toml:"max_body"`   // 0: that of [receiver]
+	Volatile  []string `toml:"volatile"`   // paths that do not count when payloads are compared
+	RetrySpan Duration `toml:"retry_span"` // for how long the platform delivers an event again; 0: what is documented
 
 	// scheme wecom and token
 	Token         Secret `toml:"token"`
@@ -138,7 +141,7 @@ func Default() *Config {
 			Readers: receiver.DefaultReaders, BodyMemory: receiver.DefaultBodyMemory,
 		},
 		Windows: WindowsSection{
-			Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),
+			Hot: defaultHot, Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),
 		},
 	}
 }
@@ -152,6 +155,9 @@ func (h *HandlerConfig) setDefaults() {
 		h.Retry = append(h.Retry, Duration(d))
 	}
 }
+
+// defaultHot covers the retries of most platforms.
+const defaultHot = Duration(2 * time.Hour)
 
 // maxConfig bounds the file that Load reads.
 const maxConfig = 4 << 20

@@ -99,6 +99,7 @@ func TestExampleConfig_CommentedKeysShowTheDefaults(t *testing.T) {
 	got, source := c.Sources[0], plain.Sources[0]
 	// These are said to have no default, or to be the scheme's.
 	source.Volatile, source.PreviousToken, source.PreviousEncodingAESKey = got.Volatile, got.PreviousToken, got.PreviousEncodingAESKey
+	source.RetrySpan = got.RetrySpan
 	source.OnRefuse, source.Endpoint, source.Reply = "hold", "app", "empty"
 	if diff := cmp.Diff(source, got, cmp.AllowUnexported(Secret{})); diff != "" {
 		t.Errorf("-default +example\n%s", diff)

@@ -27,6 +27,7 @@ func (c *Config) validate(broken func(path string) bool) []Problem {
 	v.process()
 	v.sources()
 	v.handlers()
+	v.windows()
 	return v.problems
 }
 

@@ -18,6 +18,7 @@ func (a *App) backend() admin.Backend {
 	b := admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
 		Logger: a.log.With("component", "admin"), Status: a.status, Explain: a.explain,
+		Suppressions: a.suppressions, Windows: a.windows,
 	}
 	for _, s := range a.cfg.Sources {
 		b.Sources[s.Name] = s.ID
@@ -48,6 +49,7 @@ func (a *App) status(ctx context.Context) admin.Status {
 		st.Sources = append(st.Sources, sourceStatus(&a.cfg.Sources[i], &s))
 		st.Warnings = append(st.Warnings, sourceWarnings(&a.cfg.Sources[i], &s)...)
 	}
+	st.Warnings = append(st.Warnings, a.windowWarnings()...)
 	for i, pool := range a.pools {
 		snap := pool.Snapshot()
 		h := handlerStatus(&a.specs[i], snap)

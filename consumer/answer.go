@@ -131,15 +131,15 @@ func ParseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	if strings.Trim(value, "0123456789") == "" {
 		seconds, err := strconv.ParseUint(value, 10, 31)
 		if err != nil { // too many digits
-			return maxWait, true
+			return MaxWait, true
 		}
-		return min(max(time.Duration(seconds)*time.Second, minWait), maxWait), true
+		return min(max(time.Duration(seconds)*time.Second, minWait), MaxWait), true
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
 		return 0, false
 	}
-	return min(max(at.Sub(now), minWait), maxWait), true
+	return min(max(at.Sub(now), minWait), MaxWait), true
 }
 
 func statusDetail(status int) string {

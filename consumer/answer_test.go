@@ -69,7 +69,7 @@ func FuzzParseRetryAfter(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		d, ok := ParseRetryAfter(value, testNow())
-		if ok != (d >= minWait && d <= maxWait) || !ok && d != 0 {
+		if ok != (d >= minWait && d <= MaxWait) || !ok && d != 0 {
 			t.Errorf("%q is %v, %v", value, d, ok)
 		}
 	})

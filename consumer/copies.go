@@ -23,7 +23,8 @@ func (p *Pool) ownRecord(ctx context.Context, r *run) (rec dedup.Record, found b
 			return rec, found, err
 		}
 		p.obs.verdict(dedup.Mismatch)
-		r.key = other
+		first := rec
+		r.key, r.against = other, &first
 	}
 }
 

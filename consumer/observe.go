@@ -21,6 +21,7 @@ type Observe struct {
 	inFlight, settling, unreaped             atomic.Int64
 	parkedFull                               atomic.Bool
 	lastReason                               atomic.Pointer[dedup.Reason]
+	times                                    runTimes
 }
 
 // verdicts is one more than the largest Verdict.
@@ -61,6 +62,7 @@ type Snapshot struct {
 	Uncopied    uint64            `json:"uncopied"`     // runs that went on without a copy: there was no room for it
 	ParkedFull  bool              `json:"parked_full"`  // there was no room for the last copy
 	Unreaped    int64             `json:"unreaped"`     // runs of dead processes that could not be settled yet
+	Times       RunTimes          `json:"times"`        // of attempts
 	InFlight    int64             `json:"in_flight"`    // attempts that are running
 	Settling    int64             `json:"settling"`     // runs whose record is being written
 	LastReason  dedup.Reason      `json:"last_reason"`  // of the last attempt that was not done
@@ -80,7 +82,7 @@ func (o *Observe) snapshot() Snapshot {
 		Redelivered: o.redelivered.Load(),
 		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
 		Uncopied: o.uncopied.Load(), ParkedFull: o.parkedFull.Load(), Unreaped: o.unreaped.Load(),
-		InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
+		Times: o.times.snapshot(), InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
 	}
 	for c := Done; int(c) < len(o.byClass); c++ {
 		s.Runs[c.String()] = o.byClass[c].Load()

@@ -11,8 +11,10 @@ import (
 const (
 	defaultWait = 30 * time.Second
 	minWait     = time.Second
-	maxWait     = time.Hour
 )
+
+// MaxWait is the longest wait that an answer can ask for.
+const MaxWait = time.Hour
 
 // parkAfter is how long a run may wait before it owns a copy of its event, so
 // that it pins nothing in the queue.
@@ -55,7 +57,7 @@ func (s *Spec) decide(a Answer, f facts) settlement {
 	case a.Class == Permanent:
 		return settlement{action: bury, counts: true, park: true, reason: a.Reason}
 	case a.Class == Wait && !(a.Hearsay && f.effect == dedup.Irrevocable):
-		return s.again(a, f, false, min(orDefault(a.After, defaultWait), maxWait))
+		return s.again(a, f, false, min(orDefault(a.After, defaultWait), MaxWait))
 	case a.Class == NoEffect && a.Endless:
 		return s.again(a, f, false, patience(s.Retry, f.now.Sub(f.firstSeen)))
 	case a.Class != NoEffect && f.effect == dedup.Irrevocable:

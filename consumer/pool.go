@@ -52,25 +52,30 @@ type Config struct {
 	DoubtTo uint64             // up to here events may have run in time that the directory does not know of, see pastEvent
 	Fault   func(point string) // crash points; nil in production
 
+	// Suppressed is told of each delivery that is not run because its event has
+	// a record. It must not wait. nil when nobody wants to know.
+	Suppressed func(Suppression)
+
 	lost func(seq uint64) bool // for tests: the delivery never arrives; nil in production
 }
 
 // Pool runs one handler. A process has at most one pool per handler id at a
 // time.
 type Pool struct {
-	spec     Spec
-	queue    *queue.Queue
-	store    dedup.Store
-	log      *slog.Logger
-	now      func() time.Time
-	ackWait  time.Duration
-	obs      *Observe
-	fault    func(string)
-	reaper   *reaper
-	doubtTo  uint64
-	lost     func(seq uint64) bool
-	consumer *queue.Consumer
-	progress *progress
+	spec        Spec
+	queue       *queue.Queue
+	store       dedup.Store
+	log         *slog.Logger
+	now         func() time.Time
+	ackWait     time.Duration
+	obs         *Observe
+	fault       func(string)
+	suppression func(Suppression)
+	reaper      *reaper
+	doubtTo     uint64
+	lost        func(seq uint64) bool
+	consumer    *queue.Consumer
+	progress    *progress
 
 	open   *openDeliveries
 	claims *claims
@@ -108,7 +113,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	})
 	p := &Pool{
 		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
-		log: r.log, lost: cfg.lost, doubtTo: cfg.DoubtTo,
+		log: r.log, lost: cfg.lost, doubtTo: cfg.DoubtTo, suppression: cfg.Suppressed,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
@@ -369,9 +374,10 @@ type run struct {
 	ev        *event.Event
 	key       event.Key
 	seq       uint64
-	delivered bool         // a delivery stands behind it and is open
-	claimed   bool         // rec is the claim's record
-	rec       dedup.Record // zero before
-	trial     bool         // the handler is held, this event tries whether it works again
-	reached   bool         // the handler was called
+	delivered bool          // a delivery stands behind it and is open
+	claimed   bool          // rec is the claim's record
+	rec       dedup.Record  // zero before
+	trial     bool          // the handler is held, this event tries whether it works again
+	reached   bool          // the handler was called
+	against   *dedup.Record // of another payload under the same identity; nil when there is none
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime/debug"
+	"time"
 
 	"idemd/dedup"
 	"idemd/event"
@@ -103,10 +104,11 @@ func (p *Pool) acquire(ctx context.Context, r *run) bool {
 		r.rec, r.claimed = res.Record, true
 		return true
 	case dedup.Mismatch:
-		p.mismatch(ctx, r)
+		p.mismatch(ctx, r, &res.Record)
 	default:
 		p.log.Debug("duplicate suppressed", "verdict", res.Verdict.String(),
 			"event_id", r.ev.ID(), "run_id", r.key.RunID(), "seq", r.seq)
+		p.suppressed(r, res.Verdict, &res.Record)
 		p.finish(r)
 	}
 	return false
@@ -146,9 +148,11 @@ func (p *Pool) attempt(ctx context.Context, r *run) (Answer, bool) {
 	bounded, cancel := context.WithTimeout(ctx, p.spec.Timeout)
 	defer cancel()
 	p.obs.inFlight.Add(1)
+	began := time.Now()
 	answer := p.handle(bounded, &Attempt{
 		Event: r.ev, Key: r.key, Handler: p.spec.ID, Number: int(r.rec.Attempts) + 1, Fence: r.rec.Fence,
 	})
+	p.obs.times.add(time.Since(began))
 	p.obs.inFlight.Add(-1)
 	p.fault(pointRun)
 	if ctx.Err() != nil {
@@ -236,8 +240,9 @@ func (p *Pool) runAllowed(ctx context.Context, r *run) {
 
 // mismatch deals with another payload under a known identity: it has a key of
 // its own, so that its repeats are duplicates of it.
-func (p *Pool) mismatch(ctx context.Context, r *run) {
+func (p *Pool) mismatch(ctx context.Context, r *run, rec *dedup.Record) {
 	other := *r
+	other.against = rec
 	other.key = event.MismatchKey(r.ev, p.spec.ID)
 	state := dedup.Dead
 	if p.spec.OnMismatch == MismatchDrop {

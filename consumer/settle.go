@@ -137,6 +137,7 @@ func (p *Pool) shelveNow(ctx context.Context, r *run, state dedup.State, reason 
 		switch {
 		case err == nil && found:
 			p.obs.verdict(verdictOn(rec.State))
+			p.suppressed(r, verdictOn(rec.State), &rec)
 		case err == nil:
 			again, err = p.shelveNew(ctx, r, state, reason)
 		}
@@ -174,6 +175,12 @@ func (p *Pool) shelveNew(ctx context.Context, r *run, state dedup.State, reason 
 		return true, nil
 	}
 	p.obs.verdict(res.Verdict)
+	switch {
+	case res.Verdict != dedup.Created: // somebody was faster
+		p.suppressed(r, res.Verdict, &res.Record)
+	case r.against != nil:
+		p.suppressed(r, dedup.Mismatch, r.against)
+	}
 	if res.Record.State == dedup.Dead {
 		p.fault(settledPoint(bury))
 	}

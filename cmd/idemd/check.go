@@ -32,6 +32,8 @@ type checkResult struct {
 	File     string        `json:"file"`
 	Problems []app.Problem `json:"problems"`
 	Findings []app.Finding `json:"findings"`
+
+	Windows []app.WindowSum `json:"windows,omitempty"` // what cold must be, for each handler and source
 }
 
 func (c *cli) check(ctx context.Context) error {
@@ -50,7 +52,7 @@ func (c *cli) check(ctx context.Context) error {
 	if err != nil {
 		return c.wrongConfig(err)
 	}
-	result.Findings = cfg.Check(ctx)
+	result.Findings, result.Windows = cfg.Check(ctx), cfg.WindowSums()
 	failed := 0
 	for _, f := range result.Findings {
 		if !f.OK {
@@ -81,6 +83,10 @@ func printCheck(p *printer, cfg *app.Config, result checkResult) {
 	p.table(rows...)
 	if len(cfg.Handlers) == 0 {
 		p.line("  no handler: events are stored, and nothing is done with them")
+	}
+	for i := range result.Windows {
+		s := &result.Windows[i]
+		p.line("  cold of %s for %s: %s, of %s", s.Handler, s.Source, s, s.Cold)
 	}
 	printFindings(p, result.Findings)
 	if result.OK {

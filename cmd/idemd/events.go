@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,6 +169,10 @@ func (c *cli) eventsShowCommand() *cobra.Command {
 				}
 				return c.show(ev, func(p *printer) {
 					printEvent(p, &ev)
+					for _, handler := range slices.Sorted(maps.Keys(ev.Suppressions)) {
+						p.line("\n%s", plain(handler))
+						printSuppressions(p, ev.Suppressions[handler])
+					}
 					if body {
 						p.line("\n%s", bodyText(ev.Payload()))
 					}

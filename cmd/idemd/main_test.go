@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,6 +20,10 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"idemd/dedup"
+	"idemd/dedup/ledger"
+	"idemd/event"
 )
 
 func TestMain(m *testing.M) {
@@ -35,6 +41,7 @@ const patience = 10 * time.Second
 //	answer STATUS            what the sink at $SINK answers from now on; hang: nothing until then
 //	effects N                waits until the sink has had N requests
 //	free PORT                waits until nobody listens on the port
+//	suppress DATA SOURCE N   writes down that N events of a source came again, the i-th one after i seconds
 //	runs LIST                sets RUN_x to the id of the run of the event x, for each in the list
 //
 // In files, SINK and SINKADDR are the sink's URL and address.
@@ -64,6 +71,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits, "until": until, "answer": answer, "effects": effects, "free": free, "runs": runs,
+			"suppress": suppress,
 		},
 	})
 }
@@ -86,6 +94,24 @@ func fillIn(dir, url string) error {
 		}
 	}
 	return nil
+}
+
+func suppress(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	l := ledger.Open(context.Background(), ledger.Config{Dir: filepath.Join(ts.MkAbs(args[0]), "ledger")})
+	now := time.Now()
+	for i := range n {
+		delay := time.Duration(i+1) * time.Second
+		ev := &event.Event{
+			Source: args[1], Type: "order.paid", Identity: event.NewIdentity("", event.KindPlatform, "", fmt.Sprint("old-", i)),
+			Received: now, Origin: event.OriginCallback,
+		}
+		l.Note(ledger.NewEntry(now, event.KeyFor(ev, "crm"), "crm", ev, 2, dedup.AlreadyDone, &dedup.Record{
+			State: dedup.Done, Origin: ev.Origin, FirstSeen: dedup.At(now.Add(-delay)), Seq: 1,
+		}))
+	}
+	ts.Check(l.Close())
 }
 
 func runs(ts *testscript.TestScript, _ bool, args []string) {

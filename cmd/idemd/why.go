@@ -65,6 +65,7 @@ func printWhy(p *printer, why *admin.Why) {
 		if h.Run != nil {
 			p.line("  %s, %s", h.Run.ID, runFacts(h.Run))
 		}
+		printSuppressions(p, h.Suppressions)
 	}
 }
 
