@@ -29,12 +29,13 @@ var imports = map[string]struct{ own, outside []string }{
 	"queue":           {own: []string{"event"}, outside: []string{"github.com/nats-io", "github.com/minio/highwayhash", "golang.org/x/sys"}},
 	"receiver":        {own: []string{"event"}},
 	"consumer":        {own: []string{"event", "dedup", "queue"}},
-	"admin":           {own: []string{"event", "dedup", "queue"}},
+	"janitor":         {},
+	"admin":           {own: []string{"event", "dedup", "queue", "janitor"}},
 	"app": {
-		own:     []string{"", "event", "dedup", "dedup/boltstore", "dedup/ledger", "queue", "receiver", "consumer", "admin"},
+		own:     []string{"", "event", "dedup", "dedup/boltstore", "dedup/ledger", "queue", "receiver", "consumer", "janitor", "admin"},
 		outside: []string{"github.com/pelletier/go-toml/v2", "golang.org/x/sys"},
 	},
-	"cmd/idemd": {own: []string{"", "app", "admin"}, outside: []string{"github.com/spf13/cobra"}},
+	"cmd/idemd": {own: []string{"", "app", "admin", "janitor"}, outside: []string{"github.com/spf13/cobra"}},
 	"":          {},
 }
 

@@ -47,6 +47,8 @@ type Backend struct {
 	// Windows judges the windows of every source. nil when nobody can.
 	Windows func() Windows
 
+	Janitor Janitor
+
 	// Explain says why handler (its id) did what it did with m. rec is nil where
 	// the store has no record.
 	Explain func(ctx context.Context, handler string, m queue.Message, rec *dedup.Record) Explanation
@@ -132,6 +134,8 @@ func (s *Server) routes() map[string]endpoint {
 		"GET /v1/events/{event}":     s.showEvent,
 		"GET /v1/events/{event}/why": s.why,
 		"GET /v1/windows":            s.windows,
+		"GET /v1/janitor":            s.janitorReports,
+		"POST /v1/janitor/{task}":    s.runJanitor,
 		"GET /v1/runs/{list}":        s.listRuns,
 		"GET /v1/runs/{list}/{run}":  s.showRun,
 		"POST /v1/runs/{list}":       s.resolveAll,

@@ -18,6 +18,7 @@ import (
 	"idemd/dedup/boltstore"
 	"idemd/dedup/ledger"
 	"idemd/event"
+	"idemd/janitor"
 	"idemd/queue"
 	"idemd/receiver"
 )
@@ -30,6 +31,10 @@ type Options struct {
 	Ready   func(addr string)  // called once requests are accepted, with the receiver's address
 	Systemd Systemd            // what a service manager gave; zero when there is none
 
+	// VerifyProgram is what verifies a suspect file of the claim store in a process
+	// of its own: program and arguments, to which the path is added. Empty: none.
+	VerifyProgram []string
+
 	Restored bool // the operator says that the data directory is an older state of itself
 	Moved    bool // the operator says that it was stopped cleanly and moved, and that there is no other
 }
@@ -37,23 +42,25 @@ type Options struct {
 // App is one idemd process: New starts it up to the point where events could be
 // taken, Run takes them.
 type App struct {
-	cfg    *Config
-	opts   Options
-	log    *slog.Logger
-	began  time.Time
-	specs  []consumer.Spec
-	dir    *dataDir
-	addr   string // the receiver's
-	recv   *receiver.Receiver
-	drain  func(context.Context) error // ends the receiver; may be called twice
-	socket string                      // path of the admin API's
-	store  *boltstore.Store
-	queue  *queue.Queue
-	ledger *ledger.Ledger
-	pools  []*consumer.Pool
-	past   past
-	disk   *diskWatch
-	failed chan error // the first error that ends the process
+	cfg     *Config
+	opts    Options
+	log     *slog.Logger
+	began   time.Time
+	specs   []consumer.Spec
+	dir     *dataDir
+	addr    string // the receiver's
+	recv    *receiver.Receiver
+	drain   func(context.Context) error // ends the receiver; may be called twice
+	socket  string                      // path of the admin API's
+	store   *boltstore.Store
+	queue   *queue.Queue
+	ledger  *ledger.Ledger
+	pools   []*consumer.Pool
+	past    past
+	disk    *diskWatch
+	clock   clockWatch
+	janitor *janitor.Janitor
+	failed  chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
 	unwatch    context.CancelFunc
@@ -91,18 +98,8 @@ func (a *App) open(ctx context.Context) error {
 	if a.specs, err = a.cfg.Specs(a.log); err != nil {
 		return err
 	}
-	if a.socket, err = a.cfg.SocketPath(); err != nil {
+	if err := a.lockDir(); err != nil {
 		return err
-	}
-	if a.dir, err = openDataDir(a.cfg.DataDir); err != nil {
-		return err
-	}
-	a.down.onStop("data directory", func(context.Context) error { return a.dir.unlock() })
-	if admin.Answers(a.socket) {
-		return &OperatorError{
-			What: "another idemd is running on this data directory, though its LOCK is free: the file was deleted or replaced", Where: a.dir.path,
-			Hint: "stop that idemd first; LOCK is never stale, leave it alone",
-		}
 	}
 	if err := a.listen(sources); err != nil {
 		return err
@@ -133,12 +130,33 @@ func (a *App) open(ctx context.Context) error {
 	if a.disk, err = newDiskWatch(a); err != nil {
 		return err
 	}
+	if a.janitor, err = a.newJanitor(); err != nil {
+		return err
+	}
 	if err := a.listenAdmin(); err != nil {
 		return err
 	}
 	// It was the first to come, and is the first to go: nothing new may reach a
 	// queue that closes.
 	a.down.onStop("receiver's intake", a.drain)
+	return nil
+}
+
+// lockDir makes the data directory this process's own.
+func (a *App) lockDir() (err error) {
+	if a.socket, err = a.cfg.SocketPath(); err != nil {
+		return err
+	}
+	if a.dir, err = openDataDir(a.cfg.DataDir); err != nil {
+		return err
+	}
+	a.down.onStop("data directory", func(context.Context) error { return a.dir.unlock() })
+	if admin.Answers(a.socket) {
+		return &OperatorError{
+			What: "another idemd is running on this data directory, though its LOCK is free: the file was deleted or replaced", Where: a.dir.path,
+			Hint: "stop that idemd first; LOCK is never stale, leave it alone",
+		}
+	}
 	return nil
 }
 
@@ -204,7 +222,8 @@ func (a *App) openStore(ctx context.Context) error {
 		return err
 	}
 	a.store, err = boltstore.Open(ctx, boltstore.Config{
-		Copy: a.past.tolerant(), Stopped: a.past.moved(), Outlived: a.past.mark.epoch,
+		Verify: a.opts.verify(),
+		Copy:   a.past.tolerant(), Stopped: a.past.moved(), Outlived: a.past.mark.epoch,
 		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host, Ballast: ballast,
 		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
 	})
@@ -336,9 +355,8 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	a.watchDisk(work)
-	marking, endMarking := context.WithCancel(work)
-	a.running.Go(func() { a.keepMark(marking) })
-	a.down.onStop("high-water mark", func(context.Context) error { endMarking(); return a.saveMark() })
+	a.runMarks(work)
+	a.runJanitor(work)
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)
@@ -369,29 +387,4 @@ func (a *App) fail(err error) {
 	case a.failed <- err:
 	default:
 	}
-}
-
-const (
-	stopSlack = 5 * time.Second  // beyond the longest handler timeout
-	maxStop   = 90 * time.Second // systemd's own patience
-
-	// After a failed sync no outcome can be stored any more: waiting for runs to
-	// end is no use, their claims stay as after a crash.
-	stopFailed = time.Second
-)
-
-func (a *App) stop() error {
-	patience := stopSlack
-	for _, spec := range a.specs {
-		patience = max(patience, spec.Timeout+stopSlack)
-	}
-	return a.stopWithin(min(patience, maxStop))
-}
-
-func (a *App) stopWithin(patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err := a.down.stop(ctx, a.log)
-	a.running.Wait()
-	return err
 }

@@ -198,7 +198,8 @@ func TestDamage_EveryFileHasItsSentence(t *testing.T) {
 			table[tableName(file)][text] = append(table[tableName(file)][text], harm)
 			var operator *OperatorError
 			switch {
-			case err == nil && got != want:
+			// Without its LOCK a directory is a copy, and what waits is held with a copy of its event.
+			case err == nil && (got.parked < want.parked || got != holdings{want.first, want.last, want.events, got.parked, want.keys}):
 				t.Errorf("%s %s: started with %+v of %+v", file, harm, got, want)
 			case err != nil && (!errors.As(err, &operator) || operator.Hint == ""):
 				t.Errorf("%s %s: no hint in %v", file, harm, err)

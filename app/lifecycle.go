@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 )
 
 // teardown is what has been started, in order. stop ends it backwards.
@@ -35,4 +36,29 @@ func (t *teardown) stop(ctx context.Context, log *slog.Logger) error {
 	}
 	t.steps = nil
 	return errors.Join(errs...)
+}
+
+const (
+	stopSlack = 5 * time.Second  // beyond the longest handler timeout
+	maxStop   = 90 * time.Second // systemd's own patience
+
+	// After a failed sync no outcome can be stored any more: waiting for runs to
+	// end is no use, their claims stay as after a crash.
+	stopFailed = time.Second
+)
+
+func (a *App) stop() error {
+	patience := stopSlack
+	for _, spec := range a.specs {
+		patience = max(patience, spec.Timeout+stopSlack)
+	}
+	return a.stopWithin(min(patience, maxStop))
+}
+
+func (a *App) stopWithin(patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := a.down.stop(ctx, a.log)
+	a.running.Wait()
+	return err
 }

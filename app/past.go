@@ -154,6 +154,13 @@ func (a *App) settlePast() error {
 	return a.dir.held()
 }
 
+// runMarks saves the mark until the stop, and then once more.
+func (a *App) runMarks(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	a.running.Go(func() { a.keepMark(ctx) })
+	a.down.onStop("high-water mark", func(context.Context) error { cancel(); return a.saveMark() })
+}
+
 // keepMark saves the mark again and again.
 func (a *App) keepMark(ctx context.Context) {
 	tick := time.NewTicker(markLag)

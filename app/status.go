@@ -18,7 +18,7 @@ func (a *App) backend() admin.Backend {
 	b := admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
 		Logger: a.log.With("component", "admin"), Status: a.status, Explain: a.explain,
-		Suppressions: a.suppressions, Windows: a.windows,
+		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(),
 	}
 	for _, s := range a.cfg.Sources {
 		b.Sources[s.Name] = s.ID
@@ -45,6 +45,7 @@ func (a *App) status(ctx context.Context) admin.Status {
 	if why := a.disk.blocked(); why != "" {
 		st.Warnings = append(st.Warnings, "events are refused: "+why)
 	}
+	st.Warnings = append(st.Warnings, a.janitorWarnings()...)
 	for i, s := range a.recv.Stats() {
 		st.Sources = append(st.Sources, sourceStatus(&a.cfg.Sources[i], &s))
 		st.Warnings = append(st.Warnings, sourceWarnings(&a.cfg.Sources[i], &s)...)

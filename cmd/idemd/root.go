@@ -161,7 +161,7 @@ running, 4 refused.`,
 	root.AddCommand(
 		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(),
 		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(), c.handlerCommand(),
-		c.windowsCommand(), c.doctorCommand(), c.versionCommand(),
+		c.windowsCommand(), c.janitorCommand(), c.verifyFileCommand(), c.doctorCommand(), c.versionCommand(),
 	)
 	root.SetVersionTemplate(versionLine() + "\n")
 	return root

@@ -58,6 +58,9 @@ func (c *cli) serve(ctx context.Context, f serveFlags) error {
 		debug.SetGCPercent(gcPercent)
 	}
 	opts := app.Options{Logger: logger, Version: programVersion(), Restored: f.restored, Moved: f.moved}
+	if program, err := os.Executable(); err == nil {
+		opts.VerifyProgram = []string{program, verifyFileName}
+	}
 	if c.configFile() == "" {
 		if os.Getenv("INVOCATION_ID") != "" {
 			return &exitError{exitUsage, "name the configuration with --config in the unit's ExecStart",

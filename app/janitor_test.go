@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"idemd/admin"
+	"idemd/dedup"
+	"idemd/janitor"
+)
+
+// withJanitor serves a directory and gives the app and a client of it.
+func withJanitor(t *testing.T, do func(a *App, d *daemon, c *admin.Client)) {
+	t.Helper()
+	s := newSink(t, func(call, int) int { return http.StatusOK })
+	dir := usedDir(t)
+	ctx, stop := context.WithCancel(t.Context())
+	ready := make(chan string, 1)
+	a, err := New(ctx, mustParse(t, lifecycleConfig(dir, "127.0.0.1:0", s.URL, "a")), Options{Ready: func(addr string) { ready <- addr }})
+	if err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	c := admin.NewClient(admin.SocketPath(dir))
+	defer c.Close()
+	do(a, &daemon{t: t, addr: <-ready, dir: dir}, c)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// What the janitor moves stays known: a duplicate is suppressed before and after,
+// and what expired is new.
+func TestJanitor_TasksKeepWhatCounts(t *testing.T) {
+	withJanitor(t, func(a *App, d *daemon, c *admin.Client) {
+		for i := range 20 {
+			d.mustSend(fmt.Sprint("ev", i))
+		}
+		until(t, "the runs", func() bool { return d.state("a", "ev19") == "done" })
+		d.settled()
+		if ok, err := a.store.Seal(t.Context(), 0); err != nil || !ok {
+			t.Fatalf("sealed %t, %v", ok, err)
+		}
+		for _, task := range []string{taskSeal, taskMerge, taskUnlink, taskVerify, taskLedger} {
+			r, err := c.RunJanitor(t.Context(), task, false)
+			if err != nil || r.Error != "" || r.Task != task {
+				t.Fatalf("%s: %+v, %v", task, r, err)
+			}
+		}
+		if parts := a.store.Stats().Parts; parts["hot"].Keys+parts["cold"].Keys < 20 {
+			t.Errorf("nothing was moved: %+v", parts)
+		}
+		before := a.pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()]
+		d.mustSend("ev3")
+		until(t, "the duplicate", func() bool { return a.pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()] == before+1 })
+
+		all, err := c.JanitorReports(t.Context(), "", time.Hour, 100)
+		if err != nil || len(all.Items) < 5 || len(all.Tasks) != 6 || all.Items[0].Task != taskLedger {
+			t.Errorf("reports %+v, %v", all, err)
+		}
+		if _, err := c.RunJanitor(t.Context(), "nobody", false); err == nil || !strings.Contains(err.Error(), "no task") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// Nothing expires by a clock that was not watched for a while, and the report says
+// so; an operator's word is enough.
+func TestJanitor_ExpiryWaitsForTheClock(t *testing.T) {
+	withJanitor(t, func(a *App, _ *daemon, c *admin.Client) {
+		r, err := c.RunJanitor(t.Context(), taskExpire, false)
+		if err != nil || !strings.Contains(r.Error, "the clock has gone evenly for") || a.store.Horizon() != 0 {
+			t.Errorf("%+v, horizon %d, %v", r, a.store.Horizon(), err)
+		}
+		if _, err := c.RunJanitor(t.Context(), taskExpire, true); err != nil || a.store.Horizon() == 0 {
+			t.Errorf("horizon %d, %v", a.store.Horizon(), err)
+		}
+	})
+}
+
+// R50: a janitor that does nothing is a warning.
+func TestOverdueWarnings(t *testing.T) {
+	fine := janitor.State{Task: taskMerge, Age: time.Minute}
+	late := janitor.State{Task: taskSeal, Age: time.Hour, Overdue: true, Frees: true, Last: &janitor.Report{Error: "disk is full"}}
+	if got := overdueWarnings([]janitor.State{fine, late}, false); len(got) != 1 || got[0] != "janitor: seal has not succeeded for 1h0m0s: disk is full" {
+		t.Errorf("%q", got)
+	}
+	if got := overdueWarnings([]janitor.State{late}, true); len(got) != 1 || !strings.HasSuffix(got[0], "; it would give disk space back") {
+		t.Errorf("%q", got)
+	}
+}
