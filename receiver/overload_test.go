@@ -94,8 +94,10 @@ func TestOverload_SlowBodiesTakeNoPlaceInFlight(t *testing.T) {
 			r := signedRequest(t, c, payload, testClock)
 			conns = append(conns, begin(t, addr, r, 1<<20, "<"))
 		}
-		eventually(t, "the slow bodies are not being read", func() bool { return rc.Reading() == slow })
-		if rc.InFlight() != 0 || rc.BodyBytes() != slow*firstRead || rc.Stats()[0].Holding != 0 {
+		eventually(t, "the slow bodies are not being read", func() bool {
+			return rc.Reading() == slow && rc.BodyBytes() == slow*firstRead
+		})
+		if rc.InFlight() != 0 || rc.Stats()[0].Holding != 0 {
 			t.Errorf("%s: %d in flight, %d bytes, %+v", c.Scheme, rc.InFlight(), rc.BodyBytes(), rc.Stats()[0])
 		}
 		var all sync.WaitGroup
