@@ -59,6 +59,7 @@ func (a *App) newJanitor() (*janitor.Janitor, error) {
 			return janitor.Done{Removed: uint64(removed), More: removed > 0 && err == nil}, err
 		}},
 	}
+	a.clock.look(time.Now()) // the first expire comes when it has been watched for long enough
 	j, err := janitor.New(janitor.Config{Tasks: tasks, Dir: filepath.Join(a.cfg.DataDir, "janitor"), Logger: a.log.With("component", "janitor")})
 	if err != nil {
 		return nil, fmt.Errorf("open janitor: %w", err)
@@ -93,7 +94,6 @@ func (a *App) runJanitor(ctx context.Context) {
 		defer close(done)
 		a.janitor.Run(ctx)
 	}()
-	a.clock.look(time.Now())
 	a.running.Go(func() { a.watchClock(ctx) })
 	a.down.onStop("janitor", func(context.Context) error { cancel(); <-done; return nil })
 }
@@ -120,6 +120,7 @@ func (a *App) janitorRun(ctx context.Context, task string, confirmClock bool) (j
 		if err := a.store.MoveHorizon(ctx, dedup.At(began)); err != nil {
 			return janitor.Report{}, err
 		}
+		a.clock.trust(began)
 		a.log.Warn("the clock was confirmed by an operator", "time", began.UTC().Format(time.RFC3339))
 	}
 	return a.janitor.RunNow(ctx, task)
