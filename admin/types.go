@@ -139,7 +139,8 @@ type Run struct {
 	PlatformID  string       `json:"platform_id"`
 	Tenant      string       `json:"tenant"`
 	Batch       string       `json:"batch"`
-	Mismatch    bool         `json:"mismatch"` // another payload under a known identity
+	Mismatch    bool         `json:"mismatch"`     // another payload under a known identity
+	DuplicateOf string       `json:"duplicate_of"` // of a duplicate: the id of the handler that had the event
 	State       dedup.State  `json:"state"`
 	Outcome     string       `json:"outcome"` // of a done one: done or dropped
 	Reason      dedup.Reason `json:"reason"`
