@@ -87,7 +87,7 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 	counters := map[string]uint64{
 		"filtered": s.Filtered, "retried": s.Retried, "buried": s.Buried, "doubted": s.Doubted, "fenced": s.Fenced,
 		"lost_grants": s.LostGrants, "unclaimed": s.Unclaimed, "given_back": s.GivenBack,
-		"store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
+		"duplicates": s.Duplicates, "duplicates_over": s.DupsOver, "store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
 	}
 	for class, n := range s.Runs {
 		counters["run_"+class] = n
@@ -119,6 +119,7 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
 			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
 			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
+			OnDuplicate: spec.OnDuplicate,
 		}
 		state := dedup.Free
 		if rec != nil {
