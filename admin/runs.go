@@ -53,7 +53,7 @@ func (s *Server) run(rec *dedup.Record) (Run, error) {
 		ID: rec.Key.RunID(), EventID: parts.EventID(), Handler: parts.Handler, Source: parts.Source,
 		PlatformID: parts.Identity.Text(), Tenant: parts.Identity.Tenant, Batch: parts.Batch, Mismatch: parts.Mismatch,
 		DuplicateOf: parts.DuplicateOf,
-		State: rec.State, Reason: rec.Reason, Effect: rec.Effect, Fence: rec.Fence, Attempts: rec.Attempts,
+		State:       rec.State, Reason: rec.Reason, Effect: rec.Effect, Fence: rec.Fence, Attempts: rec.Attempts,
 		FirstSeen: rec.FirstSeen, Started: rec.Started, Due: rec.Due, Committed: rec.Committed, Expires: rec.Expires,
 		Host: rec.Host, Origin: rec.Origin, Seq: rec.Seq, Parked: rec.Parked,
 	}

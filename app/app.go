@@ -33,21 +33,22 @@ type Options struct {
 // App is one idemd process: New starts it up to the point where events could be
 // taken, Run takes them.
 type App struct {
-	cfg    *Config
-	opts   Options
-	log    *slog.Logger
-	began  time.Time
-	specs  []consumer.Spec
-	dir    *dataDir
-	addr   string // the receiver's
-	recv   *receiver.Receiver
-	drain  func(context.Context) error // ends the receiver; may be called twice
-	socket string                      // path of the admin API's
-	store  *boltstore.Store
-	queue  *queue.Queue
-	pools  []*consumer.Pool
-	disk   *diskWatch
-	failed chan error // the first error that ends the process
+	cfg     *Config
+	opts    Options
+	log     *slog.Logger
+	began   time.Time
+	specs   []consumer.Spec
+	dir     *dataDir
+	addr    string // the receiver's
+	recv    *receiver.Receiver
+	drain   func(context.Context) error // ends the receiver; may be called twice
+	socket  string                      // path of the admin API's
+	store   *boltstore.Store
+	queue   *queue.Queue
+	pools   []*consumer.Pool
+	disk    *diskWatch
+	replays *admin.Replays
+	failed  chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
 	unwatch    context.CancelFunc
@@ -121,6 +122,9 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	if a.disk, err = newDiskWatch(a); err != nil {
+		return err
+	}
+	if err := a.openReplays(); err != nil {
 		return err
 	}
 	if err := a.listenAdmin(); err != nil {
@@ -324,6 +328,7 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	a.watchDisk(work)
+	a.runReplays(work)
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)

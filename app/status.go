@@ -17,7 +17,7 @@ import (
 func (a *App) backend() admin.Backend {
 	b := admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
-		Logger: a.log.With("component", "admin"), Status: a.status, Explain: a.explain,
+		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,
 	}
 	for _, s := range a.cfg.Sources {
 		b.Sources[s.Name] = s.ID
@@ -27,6 +27,8 @@ func (a *App) backend() admin.Backend {
 		b.Handlers = append(b.Handlers, admin.Handler{
 			ID: s.ID, Name: s.Name, Effect: s.Effect, Retain: s.Retain, Matches: s.Matches,
 			Pause: a.pools[i].Pause, Resume: a.pools[i].Resume,
+			ReplayLimit: s.ReplayLimit, Concurrency: s.Concurrency, Progress: a.pools[i].Progress,
+			Unrunnable: s.Unrunnable, Room: a.pools[i].Room,
 		})
 	}
 	return b
