@@ -35,6 +35,7 @@ const patience = 10 * time.Second
 //	answer STATUS            what the sink at $SINK answers from now on; hang: nothing until then
 //	effects N                waits until the sink has had N requests
 //	free PORT                waits until nobody listens on the port
+//	batch                    sets BATCH to the id that the last command has printed
 //	runs LIST                sets RUN_x to the id of the run of the event x, for each in the list
 //
 // In files, SINK and SINKADDR are the sink's URL and address.
@@ -63,7 +64,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"exits": exits, "until": until, "answer": answer, "effects": effects, "free": free, "runs": runs,
+			"exits": exits, "until": until, "answer": answer, "effects": effects, "free": free, "runs": runs, "batch": batch,
 		},
 	})
 }
@@ -100,6 +101,10 @@ func runs(ts *testscript.TestScript, _ bool, args []string) {
 	for _, run := range page.Items {
 		ts.Setenv("RUN_"+strings.ReplaceAll(run.PlatformID, "-", "_"), run.ID)
 	}
+}
+
+func batch(ts *testscript.TestScript, _ bool, _ []string) {
+	ts.Setenv("BATCH", strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
 // sink is a handler's far side.
