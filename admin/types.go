@@ -1,6 +1,7 @@
 // Package admin is how people look into a running idemd: the API over its unix
 // socket, the types that travel there, and the client that the command line
-// uses. Times are UTC; fences are texts.
+// uses. Times are UTC; fences are texts. It also runs the replays that operators
+// ask for: they decide nothing that the claim store does not.
 package admin
 
 import (
