@@ -34,15 +34,33 @@ type world struct {
 	http   *http.Server
 	log    strings.Builder
 	paused atomic.Bool // the handler crm
+
+	dir, replayDir string
+	closeServer    func()
+	seqs           map[*event.Event]uint64 // of what publish has stored
+	replays        *admin.Replays
+	settledTo      atomic.Uint64                // of both handlers
+	noRoom         atomic.Bool                  // at both handlers
+	fault          func(point string)           // of replays
+	unrunnable     func(ev *event.Event) string // at both handlers; nil for none
 }
 
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldIn(t, "")
+}
+
+// newWorldIn is newWorld with batches and replays that are kept elsewhere.
+func newWorldIn(t *testing.T, replayDir string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "idemd") // short: a socket's path has a bound
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t}
+	w := &world{t: t, dir: dir, replayDir: replayDir, seqs: make(map[*event.Event]uint64)}
+	if replayDir == "" {
+		w.replayDir = filepath.Join(dir, "replay")
+	}
 	must := func(err error) {
 		if err != nil {
 			t.Error(err)
@@ -63,17 +81,38 @@ func newWorld(t *testing.T) *world {
 		}
 		must(w.store.Close())
 	})
+	w.serve()
+	t.Cleanup(func() { w.closeServer() })
+	return w
+}
+
+// reopen is another life of the server, over the same queue, store and files.
+func (w *world) reopen() {
+	w.closeServer()
+	w.serve()
+}
+
+// serve opens a server on the socket. closeServer ends it.
+func (w *world) serve() {
+	w.t.Helper()
+	ctx := context.Background()
+	must := func(err error) {
+		if err != nil {
+			w.t.Error(err)
+		}
+	}
 	matches := func(source string) func(string, string) bool {
 		return func(s, typ string) bool { return s == source && typ != "unwanted" }
 	}
+	w.openReplays(w.replayDir)
 	server := admin.NewServer(admin.Backend{
-		Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"},
+		Replays: w.replays, Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"},
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
-		Handlers: []admin.Handler{
-			{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id"),
+		Handlers: w.handlers(
+			admin.Handler{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id"),
 				Pause: func() { w.paused.Store(true) }, Resume: func() { w.paused.Store(false) }},
-			{ID: "erp", Name: "erp", Effect: dedup.Retryable, Retain: time.Hour, Matches: matches("shop-id")},
-		},
+			admin.Handler{ID: "erp", Name: "erp", Effect: dedup.Retryable, Retain: time.Hour, Matches: matches("shop-id")},
+		),
 		Status: func(context.Context) admin.Status {
 			state := admin.HandlerRuns
 			if w.paused.Load() {
@@ -88,23 +127,23 @@ func newWorld(t *testing.T) *world {
 			return admin.Explanation{State: rec.State.String(), Text: handler + " has it"}
 		},
 	})
-	socket := admin.SocketPath(dir)
+	socket := admin.SocketPath(w.dir)
 	l, err := admin.Listen(socket)
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	w.http = server.HTTP()
 	done := make(chan error, 1)
 	go func() { done <- w.http.Serve(l) }()
 	w.client = admin.NewClient(socket)
-	t.Cleanup(func() {
+	w.closeServer = func() {
 		w.client.Close()
 		must(w.http.Shutdown(ctx))
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
+			w.t.Error(err)
 		}
-	})
-	return w
+		must(w.replays.Close())
+	}
 }
 
 // publish stores an event and gives it as it is stored.
@@ -115,9 +154,11 @@ func (w *world) publish(id, typ, body string) *event.Event {
 		Received: time.Now(), Origin: event.OriginCallback, Body: []byte(body), ContentType: "application/json",
 		Fingerprint: event.NewFingerprintRules(nil).Of([]byte(body)),
 	}
-	if _, err := w.queue.Publish(w.t.Context(), ev); err != nil {
+	seq, err := w.queue.Publish(w.t.Context(), ev)
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.seqs[ev] = seq
 	return ev
 }
 
@@ -126,10 +167,13 @@ func (w *world) put(ev *event.Event, handler string, state dedup.State, reason s
 	w.t.Helper()
 	key := event.KeyFor(ev, handler)
 	res, err := w.store.Do(w.t.Context(), key, dedup.Acquire{
-		Effect: dedup.Irrevocable, Owner: dedup.InProc, Origin: ev.Origin, Fingerprint: ev.Fingerprint, Seq: 1,
+		Effect: dedup.Irrevocable, Owner: dedup.InProc, Origin: ev.Origin, Fingerprint: ev.Fingerprint, Seq: w.seqs[ev],
 	})
 	if err != nil || res.Verdict != dedup.Granted {
 		w.t.Fatalf("acquire: %v, %v", res.Verdict, err)
+	}
+	if state == dedup.Started {
+		return key
 	}
 	var op dedup.Op
 	switch why := (dedup.Reason{Code: reason}); state {

@@ -19,6 +19,7 @@ const (
 	CodeBadRequest  Code = "bad_request" // the request makes no sense
 	CodeNotFound    Code = "not_found"   // there is no such thing
 	CodeAmbiguous   Code = "ambiguous"   // a prefix fits more than one
+	CodeRefused     Code = "refused"     // it would break a promise
 	CodeConflict    Code = "conflict"    // it is no longer in the state that was shown
 	CodeUnavailable Code = "unavailable" // queue or store do not answer; try again
 	CodeInternal    Code = "internal"    // see idemd's log
@@ -30,7 +31,7 @@ func (c Code) status() int {
 		return http.StatusBadRequest
 	case CodeNotFound:
 		return http.StatusNotFound
-	case CodeAmbiguous, CodeConflict:
+	case CodeAmbiguous, CodeConflict, CodeRefused:
 		return http.StatusConflict
 	case CodeUnavailable:
 		return http.StatusServiceUnavailable

@@ -52,7 +52,8 @@ func (s *Server) run(rec *dedup.Record) (Run, error) {
 	v := Run{
 		ID: rec.Key.RunID(), EventID: parts.EventID(), Handler: parts.Handler, Source: parts.Source,
 		PlatformID: parts.Identity.Text(), Tenant: parts.Identity.Tenant, Batch: parts.Batch, Mismatch: parts.Mismatch,
-		State: rec.State, Reason: rec.Reason, Effect: rec.Effect, Fence: rec.Fence, Attempts: rec.Attempts,
+		DuplicateOf: parts.DuplicateOf,
+		State:       rec.State, Reason: rec.Reason, Effect: rec.Effect, Fence: rec.Fence, Attempts: rec.Attempts,
 		FirstSeen: rec.FirstSeen, Started: rec.Started, Due: rec.Due, Committed: rec.Committed, Expires: rec.Expires,
 		Host: rec.Host, Origin: rec.Origin, Seq: rec.Seq, Parked: rec.Parked,
 	}
@@ -247,7 +248,8 @@ func (s *Server) eventOf(ctx context.Context, rec *dedup.Record) (queue.Message,
 	if err != nil {
 		return queue.Message{}, fmt.Errorf("get event: %w", err)
 	}
-	if key := event.KeyFor(&m.Event, parts.Handler); key != rec.Key && event.MismatchKey(&m.Event, parts.Handler) != rec.Key {
+	m.Event.Batch = parts.Batch
+	if !rec.Key.IsRunOf(&m.Event, parts.Handler) {
 		return queue.Message{}, fmt.Errorf("sequence %d holds another event: %w", rec.Seq, queue.ErrMissing)
 	}
 	return m, nil

@@ -26,6 +26,12 @@ type Handler struct {
 	Matches func(source, typ string) bool // it wants events of this source id and type
 	Pause   func()                        // gives it nothing from now on
 	Resume  func()                        // gives it events again
+
+	ReplayLimit time.Duration                  // events older than this are not run again on request
+	Concurrency int                            // attempts at one time
+	Progress    func() dedup.Progress          // how far it has come
+	Unrunnable  func(ev *event.Event) string   // why it may not run an event that it wants; "" when it may
+	Room        func(ctx context.Context) bool // it takes events, no live one waits for it, and a worker is free
 }
 
 // Backend is what the server looks into.
@@ -35,6 +41,8 @@ type Backend struct {
 	Handlers []Handler
 	Sources  map[string]string // name -> id
 	Logger   *slog.Logger
+
+	Replays *Replays
 
 	// Status gives what only the process knows: everything but Queue, Store and
 	// the handlers' Open, which the server fills in.
@@ -66,6 +74,7 @@ type Server struct {
 // said to be nil.
 func NewServer(b Backend) *Server {
 	s := &Server{b: b, mux: http.NewServeMux()}
+	b.Replays.s = s
 	for pattern, fn := range s.routes() {
 		s.mux.Handle(pattern, s.answer(fn))
 	}
@@ -79,7 +88,7 @@ func NewServer(b Backend) *Server {
 // HTTP gives the http.Server to serve the socket with. Its Shutdown ends the
 // answers that would go on for ever.
 func (s *Server) HTTP() *http.Server {
-	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ConnContext: withPeer}
 	srv.RegisterOnShutdown(s.tails.end)
 	return srv
 }
@@ -142,6 +151,14 @@ func (s *Server) routes() map[string]endpoint {
 		"POST /v1/runs/{list}/{run}": s.resolveRun,
 
 		"POST /v1/handlers/{handler}/{action}": s.actOnHandler,
+
+		"GET /v1/batches":                    s.listBatches,
+		"POST /v1/batches":                   s.newBatch,
+		"GET /v1/replays":                    s.listReplays,
+		"POST /v1/replays":                   s.startReplay,
+		"POST /v1/replays/plan":              s.planReplay,
+		"GET /v1/replays/{replay}":           s.showReplay,
+		"POST /v1/replays/{replay}/{action}": s.actOnReplay,
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package admin is how people look into a running idemd: the API over its unix
 // socket, the types that travel there, and the client that the command line
-// uses. Times are UTC; fences are texts.
+// uses. Times are UTC; fences are texts. It also runs the replays that operators
+// ask for: they decide nothing that the claim store does not.
 package admin
 
 import (
@@ -144,7 +145,8 @@ type Run struct {
 	PlatformID  string       `json:"platform_id"`
 	Tenant      string       `json:"tenant"`
 	Batch       string       `json:"batch"`
-	Mismatch    bool         `json:"mismatch"` // another payload under a known identity
+	Mismatch    bool         `json:"mismatch"`     // another payload under a known identity
+	DuplicateOf string       `json:"duplicate_of"` // of a duplicate: the id of the handler that had the event
 	State       dedup.State  `json:"state"`
 	Outcome     string       `json:"outcome"` // of a done one: done or dropped
 	Reason      dedup.Reason `json:"reason"`

@@ -60,6 +60,7 @@ type App struct {
 	disk    *diskWatch
 	clock   clockWatch
 	janitor *janitor.Janitor
+	replays *admin.Replays
 	failed  chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
@@ -116,9 +117,6 @@ func (a *App) open(ctx context.Context) error {
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
 	}
-	if err := a.settlePast(); err != nil {
-		return err
-	}
 	a.openLedger(ctx)
 	// Systemd's patience is not for the time that the last runs take to end.
 	a.down.onStop("watchdog", func(context.Context) error { a.unwatch(); return nil })
@@ -131,6 +129,12 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	if a.janitor, err = a.newJanitor(); err != nil {
+		return err
+	}
+	if err := a.openReplays(); err != nil {
+		return err
+	}
+	if err := a.settlePast(); err != nil {
 		return err
 	}
 	if err := a.listenAdmin(); err != nil {
@@ -357,6 +361,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.watchDisk(work)
 	a.runMarks(work)
 	a.runJanitor(work)
+	a.runReplays(work)
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)

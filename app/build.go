@@ -49,8 +49,9 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 			ID: h.ID, Name: h.Name, Types: h.Types,
 			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
 			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency, MaxRate: float64(h.MaxRate),
-			OnMismatch: consumer.OnMismatch(h.OnMismatch),
-			Retain:     h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),
+			OnMismatch:  consumer.OnMismatch(h.OnMismatch),
+			OnDuplicate: c.duplicatePolicy(h), DuplicatesOnly: c.duplicatesOnly(h),
+			Retain: h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),
 		}
 		spec.Retry = []time.Duration{}
 		for _, d := range h.Retry {

@@ -115,9 +115,16 @@ timeout = "5s"
 concurrency = 3
 retry = []
 on_mismatch = "drop"
+on_duplicate = "handler:undo"
 cold = "50d"
 headers = { X-Team = "sales" }
 answers = { "409" = "done" }
+[[handler]]
+name = "undo"
+id = "undo-id"
+kind = "log"
+effect = "retryable"
+store_unavailable = "refuse"
 `)
 	got, err := c.Specs(slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -132,11 +139,18 @@ answers = { "409" = "done" }
 	want := []consumer.Spec{{
 		ID: "log", Name: "log", Sources: []string{"old-name"}, Effect: dedup.Idempotent,
 		Timeout: consumer.DefaultTimeout, Concurrency: consumer.DefaultConcurrency, Retry: consumer.DefaultRetry(),
-		OnMismatch: consumer.MismatchPark, Retain: 40 * day, ReplayLimit: 20 * day, Handler: got[0].Handler,
+		OnMismatch: consumer.MismatchPark, OnDuplicate: consumer.OnDuplicateDrop,
+		Retain: 40 * day, ReplayLimit: 20 * day, Handler: got[0].Handler,
 	}, {
 		ID: "crm-id", Name: "crm", Sources: []string{"old-name"}, Types: []string{"order.*"}, Effect: dedup.Irrevocable,
 		StoreUnavailable: consumer.Refuse, Timeout: 5 * time.Second, Concurrency: 3, Retry: []time.Duration{},
-		OnMismatch: consumer.MismatchDrop, Retain: 50 * day, ReplayLimit: 20 * day, Handler: got[1].Handler,
+		OnMismatch: consumer.MismatchDrop, OnDuplicate: "handler:undo-id",
+		Retain: 50 * day, ReplayLimit: 20 * day, Handler: got[1].Handler,
+	}, {
+		ID: "undo-id", Name: "undo", Effect: dedup.Retryable, StoreUnavailable: consumer.Refuse,
+		Timeout: consumer.DefaultTimeout, Concurrency: consumer.DefaultConcurrency, Retry: consumer.DefaultRetry(),
+		OnMismatch: consumer.MismatchPark, OnDuplicate: consumer.OnDuplicateDrop, DuplicatesOnly: true,
+		Retain: 40 * day, ReplayLimit: 20 * day, Handler: got[2].Handler,
 	}}
 	same := cmp.Comparer(func(a, b consumer.Handler) bool { return a == b })
 	if diff := cmp.Diff(want, got, same); diff != "" {

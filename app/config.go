@@ -121,8 +121,9 @@ type HandlerConfig struct {
 	Concurrency      int               `toml:"concurrency"`
 	Retry            []Duration        `toml:"retry"` // waits between attempts
 	OnMismatch       string            `toml:"on_mismatch"`
-	Cold             Duration          `toml:"cold"`    // 0: that of [windows]
-	Answers          map[string]string `toml:"answers"` // status or exit code -> what it means
+	OnDuplicate      string            `toml:"on_duplicate"` // drop, dead-letter or handler:NAME
+	Cold             Duration          `toml:"cold"`         // 0: that of [windows]
+	Answers          map[string]string `toml:"answers"`      // status or exit code -> what it means
 	Proxy            string            `toml:"proxy"`
 	CAFile           string            `toml:"ca_file"`           // PEM; the only roots that are trusted
 	ClientCert       string            `toml:"client_cert"`       // PEM
@@ -151,6 +152,7 @@ func (h *HandlerConfig) setDefaults() {
 	h.Timeout = Duration(consumer.DefaultTimeout)
 	h.Concurrency = consumer.DefaultConcurrency
 	h.OnMismatch = string(consumer.MismatchPark)
+	h.OnDuplicate = string(consumer.OnDuplicateDrop)
 	for _, d := range consumer.DefaultRetry() {
 		h.Retry = append(h.Retry, Duration(d))
 	}

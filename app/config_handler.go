@@ -31,6 +31,7 @@ func (v *validation) handlers() {
 		v.effect(table, h)
 		v.runs(table, h)
 		v.oneOf(table+".on_mismatch", h.OnMismatch, "park", "drop")
+		v.onDuplicate(table, h)
 		if v.c.has(table + ".cold") {
 			v.cold(table+".cold", h.Cold)
 		}
@@ -82,7 +83,7 @@ func (v *validation) handlerSources(table string, h *HandlerConfig) {
 	if len(known) > 0 {
 		example = known[0]
 	}
-	v.required(table, "sources", len(h.Sources) == 0, fmt.Sprintf("write sources = [%q]", example))
+	v.required(table, "sources", len(h.Sources) == 0 && !v.c.duplicatesOnly(h), fmt.Sprintf("write sources = [%q]", example))
 	for j, s := range h.Sources {
 		at := fmt.Sprintf("%s.sources[%d]", table, j)
 		switch {

@@ -113,6 +113,7 @@ func TestExampleConfig_CommentedKeysShowTheDefaults(t *testing.T) {
 		{crm.Concurrency, h.Concurrency},
 		{crm.Retry, h.Retry},
 		{crm.OnMismatch, h.OnMismatch},
+		{crm.OnDuplicate, h.OnDuplicate},
 		{crm.Cold, want.Windows.Cold},
 	} {
 		if diff := cmp.Diff(part.want, part.got); diff != "" {

@@ -254,10 +254,16 @@ const patience = 30 * time.Second
 var errRefused = errors.New("not accepted")
 
 // send delivers an event as its platform would, once.
-func (d *daemon) send(id string) error {
+func (d *daemon) send(id string) error { return d.sendWith(id, nil) }
+
+// sendWith is send with more headers.
+func (d *daemon) sendWith(id string, more http.Header) error {
 	req, err := http.NewRequest(http.MethodPost, "http://"+d.addr+"/in/src", strings.NewReader(`{"id":"`+id+`"}`))
 	if err != nil {
 		return err
+	}
+	for name := range more {
+		req.Header.Set(name, more.Get(name))
 	}
 	req.Header.Set("Authorization", "Bearer test-token")
 	req.Header.Set("Content-Type", "application/json")
@@ -287,6 +293,8 @@ func (d *daemon) mustSend(id string) {
 type call struct {
 	handler, id, key string
 	attempt          int
+	origin, batch    string
+	duplicateOf      string
 	ended            bool // the sink answered
 }
 
@@ -316,7 +324,10 @@ func (s *sink) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
 		return
 	}
-	c := &call{handler: r.Header.Get("Idemd-Handler"), id: id, key: r.Header.Get("Idempotency-Key"), attempt: attempt}
+	c := &call{
+		handler: r.Header.Get("Idemd-Handler"), id: id, key: r.Header.Get("Idempotency-Key"), attempt: attempt,
+		origin: r.Header.Get("Idemd-Origin"), batch: r.Header.Get("Idemd-Batch"), duplicateOf: r.Header.Get("Idemd-Duplicate-Of"),
+	}
 	s.mu.Lock()
 	at := c.handler + "/" + id
 	s.calls[at] = append(s.calls[at], c)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"idemd/admin"
 	"idemd/dedup/boltstore"
 )
 
@@ -146,10 +147,20 @@ func (a *App) sealPast(queueLast uint64) error {
 	return a.saveMark()
 }
 
-// settlePast ends what sealPast began: what waited is held.
+// settlePast ends what sealPast began: what waited is held. Replays wait for
+// somebody, too: nobody knows how far they have come meanwhile.
 func (a *App) settlePast() error {
 	if !a.dir.version.Returned {
 		return nil
+	}
+	for _, rp := range a.replays.List() {
+		if rp.State.Over() {
+			continue
+		}
+		if _, err := a.replays.Act(rp.ID, admin.PauseReplay); err != nil {
+			return fmt.Errorf("pause replay %s: %w", rp.ID, err)
+		}
+		a.log.Warn("replay paused, for it may have gone on where this directory was copied from", "replay", rp.ID)
 	}
 	return a.dir.held()
 }

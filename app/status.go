@@ -17,7 +17,7 @@ import (
 func (a *App) backend() admin.Backend {
 	b := admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
-		Logger: a.log.With("component", "admin"), Status: a.status, Explain: a.explain,
+		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,
 		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(),
 	}
 	for _, s := range a.cfg.Sources {
@@ -28,6 +28,8 @@ func (a *App) backend() admin.Backend {
 		b.Handlers = append(b.Handlers, admin.Handler{
 			ID: s.ID, Name: s.Name, Effect: s.Effect, Retain: s.Retain, Matches: s.Matches,
 			Pause: a.pools[i].Pause, Resume: a.pools[i].Resume,
+			ReplayLimit: s.ReplayLimit, Concurrency: s.Concurrency, Progress: a.pools[i].Progress,
+			Unrunnable: s.Unrunnable, Room: a.pools[i].Room,
 		})
 	}
 	return b
@@ -90,7 +92,7 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 	counters := map[string]uint64{
 		"filtered": s.Filtered, "retried": s.Retried, "buried": s.Buried, "doubted": s.Doubted, "fenced": s.Fenced,
 		"lost_grants": s.LostGrants, "unclaimed": s.Unclaimed, "given_back": s.GivenBack,
-		"store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
+		"duplicates": s.Duplicates, "duplicates_over": s.DupsOver, "store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
 	}
 	for class, n := range s.Runs {
 		counters["run_"+class] = n
@@ -122,6 +124,7 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
 			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
 			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
+			OnDuplicate: spec.OnDuplicate,
 		}
 		state := dedup.Free
 		if rec != nil {

@@ -21,6 +21,9 @@ type Attempt struct {
 	Handler string       // handler id
 	Number  int          // 1 for the first attempt; after one that does not count it stays
 	Fence   dedup.Fence  // of the claim; 0 when the run needs none
+	// DuplicateOf is the run whose duplicate this is, when it is one that has a
+	// run of its own; else nil. Only the run's key is certain to be there.
+	DuplicateOf *dedup.Record
 }
 
 // Handler makes attempts. Handle is called from many goroutines. It must return

@@ -18,6 +18,8 @@ type Why struct {
 	Held     bool           // the handler fails on everything: one event is tried from time to time
 	Paused   bool           // by hand
 	Now      time.Time      // its location is used for times
+
+	OnDuplicate OnDuplicate // the handler's; empty where it does not matter
 }
 
 // Explain says in one sentence what happened to the event at the handler, and
@@ -27,6 +29,12 @@ func Explain(w Why) string {
 		return w.noRecord()
 	}
 	r := w.Record
+	switch mismatch := r.Reason.Code == dedup.ReasonMismatch; {
+	case mismatch && r.State == dedup.Dead:
+		return w.otherPayload("it is a dead letter (on_mismatch = \"park\") and waits for \"idemd dead retry\" or \"idemd dead drop\"")
+	case mismatch && r.State == dedup.Done:
+		return w.otherPayload("it was dropped (on_mismatch = \"drop\") at " + w.at(r.Committed))
+	}
 	switch r.State {
 	case dedup.Done:
 		return w.done()
@@ -51,6 +59,11 @@ func Explain(w Why) string {
 			r.Attempts, w.Handler, because(r.Reason), w.duplicate())
 	}
 	return w.noRecord()
+}
+
+// otherPayload tells of an event whose identity another payload had first.
+func (w *Why) otherPayload(end string) string {
+	return fmt.Sprintf("Mismatch: another payload came first under the same identity, so %s did not run this one; %s.", w.Handler, end)
 }
 
 func (w *Why) noRecord() string {
@@ -93,7 +106,11 @@ func (w *Why) done() string {
 	case r.Reason.Code == dedup.ReasonOperator:
 		return fmt.Sprintf("Done: so an operator decided for %s at %s%s%s.", w.Handler, w.at(r.Committed), because(r.Reason), w.duplicate())
 	case w.copied():
-		return fmt.Sprintf("Duplicate: suppressed, for %s had the same event (sequence %d), done at %s.", w.Handler, r.Seq, w.at(r.Committed))
+		own := ""
+		if w.OnDuplicate != "" && w.OnDuplicate != OnDuplicateDrop {
+			own = fmt.Sprintf(" It has a run of its own by on_duplicate = %q.", w.OnDuplicate)
+		}
+		return fmt.Sprintf("Duplicate: suppressed, for %s had the same event (sequence %d), done at %s.%s", w.Handler, r.Seq, w.at(r.Committed), own)
 	}
 	return fmt.Sprintf("Done: %s ran it, finished at %s, %s.", w.Handler, w.at(r.Committed), attempts(r.Attempts))
 }

@@ -36,6 +36,13 @@ func setEventHeaders(h http.Header, a *Attempt) {
 	if ev.Batch != "" {
 		h.Set("Idemd-Batch", headerValue(ev.Batch))
 	}
+	if of := a.DuplicateOf; of != nil {
+		h.Set("Idemd-Duplicate-Of", of.Key.RunID())
+		h.Set("Idemd-Duplicate-State", of.State.String())
+		if of.Committed != 0 {
+			h.Set("Idemd-Duplicate-Committed", of.Committed.Std().Format(time.RFC3339Nano))
+		}
+	}
 }
 
 // headerValue makes text safe for a header, by the rule of the CloudEvents HTTP

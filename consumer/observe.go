@@ -18,6 +18,7 @@ type Observe struct {
 	fenced, lostGrants, unclaimed, giveBacks atomic.Uint64
 	storeErrors, parkErrors, queueErrors     atomic.Uint64
 	redelivered, uncopied                    atomic.Uint64
+	duplicates, duplicatesOver               atomic.Uint64
 	inFlight, settling, unreaped             atomic.Int64
 	parkedFull                               atomic.Bool
 	lastReason                               atomic.Pointer[dedup.Reason]
@@ -59,6 +60,8 @@ type Snapshot struct {
 	StoreErrors uint64            `json:"store_errors"` // operations that the claim store did not answer
 	ParkErrors  uint64            `json:"park_errors"`  // copies that could not be parked at once
 	QueueErrors uint64            `json:"queue_errors"` // acks and marks that were not sent
+	Duplicates  uint64            `json:"duplicates"`   // duplicates that got a record of their own
+	DupsOver    uint64            `json:"dups_over"`    // duplicates over MaxDuplicates of their event: suppressed
 	Uncopied    uint64            `json:"uncopied"`     // runs that went on without a copy: there was no room for it
 	ParkedFull  bool              `json:"parked_full"`  // there was no room for the last copy
 	Unreaped    int64             `json:"unreaped"`     // runs of dead processes that could not be settled yet
@@ -79,7 +82,7 @@ func (o *Observe) snapshot() Snapshot {
 		Runs: make(map[string]uint64), Verdicts: make(map[string]uint64),
 		Filtered: o.filtered.Load(), Retried: o.retried.Load(), Buried: o.buried.Load(), Doubted: o.doubted.Load(),
 		Fenced: o.fenced.Load(), LostGrants: o.lostGrants.Load(), Unclaimed: o.unclaimed.Load(), GivenBack: o.giveBacks.Load(),
-		Redelivered: o.redelivered.Load(),
+		Redelivered: o.redelivered.Load(), Duplicates: o.duplicates.Load(), DupsOver: o.duplicatesOver.Load(),
 		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
 		Uncopied: o.uncopied.Load(), ParkedFull: o.parkedFull.Load(), Unreaped: o.unreaped.Load(),
 		Times: o.times.snapshot(), InFlight: o.inFlight.Load(), Settling: o.settling.Load(),

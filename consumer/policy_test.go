@@ -182,7 +182,7 @@ func TestSpec_Matches(t *testing.T) {
 		if got := s.Matches("wecom", c.typ); got != c.want {
 			t.Errorf("types %q, sources %q match %q: %v", c.types, c.sources, c.typ, got)
 		}
-		if got := s.unrunnable(ev) != ""; got != c.parked {
+		if got := s.Unrunnable(ev) != ""; got != c.parked {
 			t.Errorf("types %q park %q: %v", c.types, c.typ, got)
 		}
 	}

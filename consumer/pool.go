@@ -20,6 +20,8 @@ const (
 	pointRun     = "during-run"    // the handler has answered, nobody looked at it
 	pointCommit  = "before-commit"
 	pointPark    = "after-park" // the copy is there, its record is not
+
+	pointDuplicate = "after-duplicate" // the duplicate's own record is there, its delivery is open
 )
 
 // settledPoint is the crash point between a settled record and the Ack.

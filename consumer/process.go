@@ -17,7 +17,7 @@ import (
 // handler was called.
 func (p *Pool) deliver(ctx context.Context, d *queue.Delivery, trial bool) bool {
 	r := &run{ev: &d.Event, key: event.KeyFor(&d.Event, p.spec.ID), seq: d.Seq, delivered: true, trial: trial}
-	switch reason := p.spec.unrunnable(r.ev); {
+	switch reason := p.spec.Unrunnable(r.ev); {
 	case !p.spec.Matches(r.ev.Source, r.ev.Type):
 		p.obs.filtered.Add(1)
 		p.finish(r)
@@ -109,6 +109,10 @@ func (p *Pool) acquire(ctx context.Context, r *run) bool {
 		p.log.Debug("duplicate suppressed", "verdict", res.Verdict.String(),
 			"event_id", r.ev.ID(), "run_id", r.key.RunID(), "seq", r.seq)
 		p.suppressed(r, res.Verdict, &res.Record)
+		if p.isDuplicate(r, &res) {
+			p.duplicate(ctx, r)
+			return false
+		}
 		p.finish(r)
 	}
 	return false
@@ -151,6 +155,7 @@ func (p *Pool) attempt(ctx context.Context, r *run) (Answer, bool) {
 	began := time.Now()
 	answer := p.handle(bounded, &Attempt{
 		Event: r.ev, Key: r.key, Handler: p.spec.ID, Number: int(r.rec.Attempts) + 1, Fence: r.rec.Fence,
+		DuplicateOf: p.original(ctx, r),
 	})
 	p.obs.times.add(time.Since(began))
 	p.obs.inFlight.Add(-1)

@@ -257,5 +257,5 @@ func adopt(ev *event.Event, handler string, rec *dedup.Record) bool {
 	if rec.Origin.Valid() {
 		ev.Origin = rec.Origin
 	}
-	return event.KeyFor(ev, handler) == rec.Key || event.MismatchKey(ev, handler) == rec.Key
+	return rec.Key.IsRunOf(ev, handler)
 }

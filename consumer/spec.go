@@ -53,6 +53,37 @@ const (
 	MismatchDrop OnMismatch = "drop" // done, outcome dropped
 )
 
+// OnDuplicate says what becomes of a duplicate of an event that the handler has
+// had: OnDuplicateDrop, OnDuplicateDead, or OnDuplicateHandler before the id of
+// another handler.
+type OnDuplicate string
+
+// The choices. A duplicate is another delivery, by the platform's call, of an event
+// whose run is done. One that comes while the run is not over is suppressed, as
+// with OnDuplicateDrop: there is nothing yet to make good.
+const (
+	OnDuplicateDrop    OnDuplicate = "drop"        // suppressed and counted
+	OnDuplicateDead    OnDuplicate = "dead-letter" // a dead letter of its own; the first MaxDuplicates of an event
+	OnDuplicateHandler OnDuplicate = "handler:"    // one run of that handler for each
+)
+
+// MaxDuplicates is of how many duplicates of one event OnDuplicateDead keeps dead
+// letters; those after them are suppressed and counted.
+const MaxDuplicates = 10
+
+// Handler gives the id after OnDuplicateHandler; "" for the other choices.
+func (o OnDuplicate) Handler() string {
+	id, ok := strings.CutPrefix(string(o), string(OnDuplicateHandler))
+	if !ok {
+		return ""
+	}
+	return id
+}
+
+func (o OnDuplicate) valid() bool {
+	return o == OnDuplicateDrop || o == OnDuplicateDead || o.Handler() != ""
+}
+
 // Spec is one handler as configured. Zero fields that have a default take it;
 // Effect, and StoreUnavailable unless the effect is idempotent, must be set.
 type Spec struct {
@@ -68,6 +99,8 @@ type Spec struct {
 	Retry            []time.Duration // delays between attempts; nil takes the default, empty allows one attempt
 	Jitter           float64         // a delay d becomes d to d*(1+Jitter): never early
 	OnMismatch       OnMismatch
+	OnDuplicate      OnDuplicate
+	DuplicatesOnly   bool          // it gets no events but the duplicates that another handler's OnDuplicate gives it
 	Retain           time.Duration // how long a settled run is remembered (the cold window)
 	ReplayLimit      time.Duration // a run that would go on longer than this after it was first seen ends DEAD
 	Handler          Handler
@@ -90,6 +123,7 @@ func (s Spec) WithDefaults() Spec {
 	if s.OnMismatch == "" {
 		s.OnMismatch = MismatchPark
 	}
+	s.OnDuplicate = orDefault(s.OnDuplicate, OnDuplicateDrop)
 	s.Timeout = orDefault(s.Timeout, DefaultTimeout)
 	s.Concurrency = orDefault(s.Concurrency, DefaultConcurrency)
 	s.Jitter = orDefault(s.Jitter, DefaultJitter)
@@ -123,6 +157,10 @@ func (s Spec) Validate() []Problem {
 		{s.Effect == dedup.Irrevocable && s.StoreUnavailable == Allow, "store_unavailable",
 			`"allow" could run an irrevocable effect twice: write refuse`},
 		{s.OnMismatch != MismatchPark && s.OnMismatch != MismatchDrop, "on_mismatch", "write park or drop"},
+		{!s.OnDuplicate.valid(), "on_duplicate", "write drop, dead-letter or handler:NAME"},
+		{s.OnDuplicate.Handler() != "" && s.OnDuplicate.Handler() == s.ID, "on_duplicate", "must be another handler"},
+		{s.Effect == dedup.Idempotent && s.OnDuplicate.valid() && s.OnDuplicate != OnDuplicateDrop, "on_duplicate",
+			"means nothing for an idempotent handler: no record tells duplicates"},
 		{s.Timeout < 0, "timeout", "must be more than 0"},
 		{s.Concurrency < 0 || s.Concurrency > 4096, "concurrency", "must be 1 to 4096"},
 		{!(s.MaxRate >= 0 && s.MaxRate <= maxMaxRate) || s.MaxRate > 0 && s.MaxRate < minMaxRate, "max_rate",
@@ -158,6 +196,9 @@ func (s *Spec) MaxAttempts() int { return len(s.Retry) + 1 }
 // is also true of an event that could not be parsed: the handler parks it
 // unless it lists that type by name.
 func (s *Spec) Matches(source, typ string) bool {
+	if s.DuplicatesOnly {
+		return false
+	}
 	if len(s.Sources) > 0 && !slices.Contains(s.Sources, source) {
 		return false
 	}
@@ -172,9 +213,9 @@ func matchGlob(glob, typ string) bool {
 	return glob == typ
 }
 
-// unrunnable says why an event that the handler gets is parked unseen; "" when
+// Unrunnable says why an event that the handler gets is parked unseen; "" when
 // it is to be run.
-func (s *Spec) unrunnable(ev *event.Event) string {
+func (s *Spec) Unrunnable(ev *event.Event) string {
 	switch {
 	case ev.Identity.Kind == event.KindOversize:
 		return dedup.ReasonOversize

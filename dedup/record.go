@@ -204,6 +204,8 @@ const (
 	ReasonUnkeyed      = "unkeyed"        // no identity, and the effect cannot be undone
 	ReasonUnparsed     = "unparsed"       // authentic, but not understood
 	ReasonOversize     = "id-too-long"    // an id over event.MaxID bytes
+	ReasonDuplicate    = "duplicate"      // the event had been done when it came again
+	ReasonReplay       = "replay"         // a replay asked for it
 	ReasonTimeWentBack = "time-went-back" // it may have run in time that this data directory does not know of
 	ReasonOperator     = "operator"       // somebody decided
 )

@@ -3,6 +3,7 @@ package event
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"strconv"
 	"strings"
 )
 
@@ -10,13 +11,20 @@ import (
 // the other parts does.
 const keyVersion = "1"
 
+// What follows the parts that every key has.
+const (
+	partMismatch  = "mismatch"
+	partDuplicate = "duplicate"
+)
+
 // Hash is the first 16 bytes of the SHA-256 of a key's tuple. It indexes; the
 // tuple decides.
 type Hash [16]byte
 
 // Key names one run of one event: (version, source, tenant, handler, kind,
 // type, event id, batch), and for a payload that differs from the first one
-// under that identity also ("mismatch", fingerprint).
+// under that identity also ("mismatch", fingerprint), for a duplicate that is
+// dealt with on its own also ("duplicate", handler that had the event, number).
 type Key struct {
 	Hash  Hash
 	Tuple string // AppendTuple of the parts
@@ -30,7 +38,14 @@ func KeyFor(e *Event, handler string) Key {
 // MismatchKey gives the key of a payload that came under a known identity with
 // another fingerprint: its own, so that its repeats are duplicates of it.
 func MismatchKey(e *Event, handler string) Key {
-	return newKey(append(e.keyParts(handler), "mismatch", string(e.Fingerprint.Sum[:])))
+	return newKey(append(e.keyParts(handler), partMismatch, string(e.Fingerprint.Sum[:])))
+}
+
+// DuplicateKey gives the key under which handler deals with a duplicate of the
+// run that the handler of has had of e. The number tells the duplicates of one
+// event apart.
+func DuplicateKey(e *Event, handler, of string, number uint64) Key {
+	return newKey(append(e.keyParts(handler), partDuplicate, of, strconv.FormatUint(number, 10)))
 }
 
 func (e *Event) keyParts(handler string) []string {
@@ -63,6 +78,10 @@ type KeyParts struct {
 	Identity Identity
 	Batch    string
 	Mismatch bool
+	// DuplicateOf is the id of the handler that has had the event, in the key of
+	// a duplicate, and Number tells such duplicates apart.
+	DuplicateOf string
+	Number      uint64
 }
 
 // DecodeKey takes a key's tuple apart. It returns ErrTuple when tuple is not
@@ -72,14 +91,38 @@ func DecodeKey(tuple string) (KeyParts, error) {
 	if err != nil {
 		return KeyParts{}, err
 	}
-	if (len(p) != 8 && len(p) != 10) || p[0] != keyVersion {
+	if len(p) < 8 || p[0] != keyVersion {
 		return KeyParts{}, ErrTuple
 	}
-	return KeyParts{
+	k := KeyParts{
 		Source: p[1], Handler: p[3],
 		Identity: Identity{Tenant: p[2], Kind: Kind(p[4]), Type: p[5], ID: p[6]},
-		Batch:    p[7], Mismatch: len(p) == 10,
-	}, nil
+		Batch:    p[7],
+	}
+	switch rest := p[8:]; {
+	case len(rest) == 0:
+	case len(rest) == 2 && rest[0] == partMismatch:
+		k.Mismatch = true
+	case len(rest) == 3 && rest[0] == partDuplicate:
+		n, err := strconv.ParseUint(rest[2], 10, 64)
+		if err != nil || strconv.FormatUint(n, 10) != rest[2] {
+			return KeyParts{}, ErrTuple
+		}
+		k.DuplicateOf, k.Number = rest[1], n
+	default:
+		return KeyParts{}, ErrTuple
+	}
+	return k, nil
+}
+
+// IsRunOf reports whether k is a key of e at handler in e's batch: its own, that
+// of another payload under its identity, or that of a duplicate.
+func (k Key) IsRunOf(e *Event, handler string) bool {
+	if KeyFor(e, handler) == k || MismatchKey(e, handler) == k {
+		return true
+	}
+	p, err := DecodeKey(k.Tuple)
+	return err == nil && p.DuplicateOf != "" && DuplicateKey(e, handler, p.DuplicateOf, p.Number) == k
 }
 
 // RunID is the public name of a run, the Idempotency-Key that handlers get:

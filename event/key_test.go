@@ -158,3 +158,41 @@ func TestIdentity_TextIsForPeople(t *testing.T) {
 		t.Error("an event is known by its message id, and by no part of that")
 	}
 }
+
+// R43: a duplicate that is dealt with on its own has a key of its own, by who had
+// the event, by who deals with it and by its number.
+func TestKey_OfADuplicate(t *testing.T) {
+	e := sample()
+	keys := map[event.Key]bool{event.KeyFor(&e, "crm"): true, event.MismatchKey(&e, "crm"): true}
+	for _, c := range []struct {
+		handler, of string
+		number      uint64
+	}{{"crm", "crm", 1}, {"crm", "crm", 2}, {"undo", "crm", 1}, {"undo", "erp", 1}} {
+		k := event.DuplicateKey(&e, c.handler, c.of, c.number)
+		if keys[k] {
+			t.Errorf("%+v shares its key", c)
+		}
+		keys[k] = true
+		p, err := event.DecodeKey(k.Tuple)
+		if err != nil || p.Handler != c.handler || p.DuplicateOf != c.of || p.Number != c.number || p.Mismatch || p.EventID() != e.ID() {
+			t.Errorf("%+v decodes to %+v, %v", c, p, err)
+		}
+		if !k.IsRunOf(&e, c.handler) || k.IsRunOf(&e, "other") {
+			t.Errorf("%+v: not told from the runs of others", c)
+		}
+	}
+	other := sample()
+	other.Batch = "b2"
+	if event.DuplicateKey(&e, "crm", "crm", 1).IsRunOf(&other, "crm") {
+		t.Error("the run of another batch")
+	}
+}
+
+func TestKey_UnknownPartsAreNoKey(t *testing.T) {
+	base := []string{"1", "s", "", "h", "platform", "", "id", ""}
+	for _, more := range [][]string{{"x"}, {"other", "x"}, {"duplicate", "crm"}, {"duplicate", "crm", "01"}, {"duplicate", "crm", "-1"}, {"mismatch", "a", "b"}} {
+		if _, err := event.DecodeKey(string(event.AppendTuple(nil, append(base, more...)...))); !errors.Is(err, event.ErrTuple) {
+			t.Errorf("%q: %v", more, err)
+		}
+	}
+}

@@ -152,17 +152,27 @@ func (c *cli) eventsShowCommand() *cobra.Command {
 		back   since
 		source string
 		body   bool
+		again  deliverAnyway
 	)
 	cmd := c.prints(&cobra.Command{
 		Use:   "show EVENT",
 		Short: "show one event",
 		Long: `Show one event and all deliveries that brought it. The payload is shown only with
---body: it may hold what not everybody is to see.`,
+--body: it may hold what not everybody is to see.
+
+With --deliver-anyway it runs once more at a handler: a batch is made for it.`,
 		Example: `  idemd events show evt_75hwlapm
-  idemd events show 1042 --body`,
+  idemd events show 1042 --body
+  idemd events show 1042 --deliver-anyway --handler crm --reason 'crm lost it'`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.action(func(ctx context.Context, args []string) error {
+			if err := again.check(); err != nil {
+				return err
+			}
 			return c.ask(func(client *admin.Client) error {
+				if again.on {
+					return c.deliver(ctx, client, args[0], source, time.Duration(back), &again)
+				}
 				ev, err := client.Event(ctx, args[0], source, time.Duration(back), body)
 				if err != nil {
 					return err
@@ -182,6 +192,7 @@ func (c *cli) eventsShowCommand() *cobra.Command {
 	})
 	findFlags(cmd, &source, &back)
 	cmd.Flags().BoolVar(&body, "body", false, "show the payload, too")
+	again.add(cmd)
 	return cmd
 }
 

@@ -42,6 +42,7 @@ const patience = 10 * time.Second
 //	effects N                waits until the sink has had N requests
 //	free PORT                waits until nobody listens on the port
 //	suppress DATA SOURCE N   writes down that N events of a source came again, the i-th one after i seconds
+//	batch                    sets BATCH to the id that the last command has printed
 //	runs LIST                sets RUN_x to the id of the run of the event x, for each in the list
 //
 // In files, SINK and SINKADDR are the sink's URL and address.
@@ -71,7 +72,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits, "until": until, "answer": answer, "effects": effects, "free": free, "runs": runs,
-			"suppress": suppress,
+			"suppress": suppress, "batch": batch,
 		},
 	})
 }
@@ -126,6 +127,10 @@ func runs(ts *testscript.TestScript, _ bool, args []string) {
 	for _, run := range page.Items {
 		ts.Setenv("RUN_"+strings.ReplaceAll(run.PlatformID, "-", "_"), run.ID)
 	}
+}
+
+func batch(ts *testscript.TestScript, _ bool, _ []string) {
+	ts.Setenv("BATCH", strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
 // sink is a handler's far side.

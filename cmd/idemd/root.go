@@ -131,7 +131,7 @@ func (c *cli) explain(err error) (code int, hint string) {
 		switch told.Code {
 		case admin.CodeBadRequest, admin.CodeAmbiguous:
 			code = exitUsage
-		case admin.CodeConflict:
+		case admin.CodeConflict, admin.CodeRefused:
 			code = exitRefused
 		}
 	}
@@ -160,7 +160,8 @@ running, 4 refused.`,
 		"configuration `FILE` (default $IDEMD_CONFIG, ./idemd.toml, /etc/idemd/idemd.toml)")
 	root.AddCommand(
 		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(),
-		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(), c.handlerCommand(),
+		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(),
+		c.replayCommand(), c.batchCommand(), c.handlerCommand(),
 		c.windowsCommand(), c.janitorCommand(), c.verifyFileCommand(), c.doctorCommand(), c.versionCommand(),
 	)
 	root.SetVersionTemplate(versionLine() + "\n")
