@@ -264,7 +264,7 @@ func TestPast_WhatWaitsIsHeld(t *testing.T) {
 // recopy puts a copy of a stopped directory in its place.
 func recopy(t *testing.T, dir string) {
 	t.Helper()
-	err := errors.Join(os.Rename(dir, dir+".old"), run("cp", "-a", dir+".old", dir))
+	err := errors.Join(os.RemoveAll(dir+".old"), os.Rename(dir, dir+".old"), run("cp", "-a", dir+".old", dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,5 +336,26 @@ func TestParseMark(t *testing.T) {
 		if got, err := parseMark(bad); err == nil {
 			t.Errorf("%q is %+v", bad, got)
 		}
+	}
+}
+
+// A replay in a copy may have gone on in the original: it waits for somebody.
+func TestPast_ReplaysArePaused(t *testing.T) {
+	s := newSink(t, func(call, int) int { return http.StatusOK })
+	d := unseen(t, s, "irrevocable")
+	d.start("", 0)
+	rp, err := d.client().StartReplay(t.Context(), admin.ReplayRequest{Rate: 0.01})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.terminate()
+	for _, state := range []admin.ReplayState{admin.ReplayRuns, admin.ReplayPaused} {
+		d.start("", 0)
+		until(t, "the replay to be "+string(state), func() bool {
+			is, err := d.client().Replay(t.Context(), rp.ID)
+			return err == nil && is.State == state
+		})
+		d.terminate()
+		recopy(t, d.dir)
 	}
 }
