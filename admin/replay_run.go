@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"idemd/dedup"
@@ -186,12 +185,11 @@ func (j *job) publish(save bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	shown := r.all[j.rp.ID]
-	next := j.rp
-	next.Skipped = maps.Clone(j.rp.Skipped)
-	if shown.State != ReplayRuns {
-		next.State, next.Ended = shown.State, shown.Ended
+	was := *shown
+	*shown = j.rp.clone()
+	if was.State != ReplayRuns {
+		shown.State, shown.Ended = was.State, was.Ended
 	}
-	*shown = next
 	if !save {
 		return
 	}

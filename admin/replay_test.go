@@ -212,9 +212,9 @@ func TestReplay_InABatchRunsOnceMoreAndOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := admin.ReplayRequest{Handler: "crm", Batch: batch[:10]}
-	first := w.is(w.startReplay(req).ID, admin.ReplayDone)
-	if first.Written != 4 || !cmp.Equal(first.Skipped, map[admin.Skip]uint64{"running": 1}) || first.Request.Batch != batch {
-		t.Errorf("report %+v", first)
+	once := w.is(w.startReplay(req).ID, admin.ReplayDone)
+	if once.Written != 4 || !cmp.Equal(once.Skipped, map[admin.Skip]uint64{"running": 1}) || once.Request.Batch != batch {
+		t.Errorf("report %+v", once)
 	}
 	forced := *evs[0]
 	forced.Batch = batch

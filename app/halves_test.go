@@ -22,7 +22,10 @@ func usedDir(t *testing.T) string {
 		}
 	})
 	dir := filepath.Join(base, "data")
-	serveIn(t, dir, func(d *daemon) { d.mustSend("e1") })
+	serveIn(t, dir, func(d *daemon) {
+		d.mustSend("e1")
+		until(t, "the first record", func() bool { return d.state("a", "e1") == "waiting" })
+	})
 	return dir
 }
 

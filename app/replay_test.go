@@ -89,9 +89,9 @@ func TestReplay_GoesOnAfterAKill(t *testing.T) {
 				}
 				d.crashed()
 				d.start("", 0)
-				got := d.replayed(rp.ID)
-				if got.State != admin.ReplayDone || got.Written != replayedEvents || got.Examined != replayedEvents || len(got.Skipped) > 0 {
-					t.Errorf("report %+v", got)
+				rp = d.replayed(rp.ID)
+				if rp.State != admin.ReplayDone || rp.Written != replayedEvents || rp.Examined != replayedEvents || len(rp.Skipped) > 0 {
+					t.Errorf("report %+v", rp)
 				}
 				d.settled()
 				doubtful := d.doubtful("irrevocable")

@@ -64,6 +64,9 @@ func printWhy(p *printer, why *admin.Why) {
 		p.line("  %s", plain(h.Explanation.Text))
 		if h.Run != nil {
 			p.line("  %s, %s", h.Run.ID, runFacts(h.Run))
+			if h.Run.State.String() == "done" && h.Run.Seq != ev.Seq { // a duplicate of it
+				p.line("  to run it all the same: idemd events show %d --deliver-anyway --handler %s --reason TEXT", ev.Seq, plain(h.Handler))
+			}
 		}
 		printSuppressions(p, h.Suppressions)
 	}
