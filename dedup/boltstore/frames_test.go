@@ -72,7 +72,7 @@ func (s *stepped) wantFrames(ctx context.Context, tb rapid.TB, dir string) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		for at := headSize; at < len(b) && string(b[at:at+4]) == frameMark; {
+		for at := headSize; at+len(frameMark) <= len(b) && string(b[at:at+len(frameMark)]) == frameMark; {
 			f, err := parseFrame(b[at:])
 			if err != nil || f.count > 1024 || frameHead+f.length > 4<<20 {
 				tb.Fatalf("%s at %d: %+v, %v", filepath.Base(path), at, f, err)
