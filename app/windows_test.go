@@ -127,9 +127,12 @@ func TestApp_SuppressionsOutliveACrash(t *testing.T) {
 	d.mustSend("e1")
 	until(t, "the run", func() bool { return d.state("crm", "e1") == "done" })
 	d.mustSend("e1")
-	file := func() string {
+	file := func() string { // one that has been written to, not only made
 		names, err := filepath.Glob(filepath.Join(d.dir, "ledger", "*.log"))
 		if err != nil || len(names) == 0 {
+			return ""
+		}
+		if fi, err := os.Stat(names[0]); err != nil || fi.Size() == 0 {
 			return ""
 		}
 		return names[0]
