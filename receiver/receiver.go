@@ -77,12 +77,18 @@ const (
 // use. It owns no goroutine.
 type Receiver struct {
 	cfg      Config
-	sources  []*source
+	table    atomic.Pointer[table]
 	state    atomic.Int32
 	inFlight atomic.Int64
 	reading  atomic.Int64 // bodies
 	bodies   atomic.Int64 // bytes of memory that bodies take
-	mux      *http.ServeMux
+}
+
+// table is the sources at work and the URLs that lead to them. It does not
+// change: SetSources puts another in its place.
+type table struct {
+	sources []*source
+	mux     *http.ServeMux
 }
 
 // source is a SourceConfig at work.
@@ -92,6 +98,11 @@ type source struct {
 	rules   event.FingerprintRules
 	maxBody int64
 	hold    bool
+	*tally
+}
+
+// tally is what a source keeps while its configuration changes.
+type tally struct {
 	holding atomic.Int64
 	counters
 	logged logLimit
@@ -118,20 +129,48 @@ func New(cfg Config) (*Receiver, error) {
 		return nil, fmt.Errorf("make receiver: a bound is out of range: %d in flight, %d readers, %d bytes of bodies, read timeout %s",
 			cfg.InFlight, cfg.Readers, cfg.BodyMemory, cfg.ReadTimeout)
 	}
-	problems := Validate(cfg.Sources)
-	if len(problems) == 0 {
-		problems = ValidateSecrets(cfg.Sources)
-	}
-	if len(problems) > 0 {
-		return nil, fmt.Errorf("make receiver: %w", joinProblems(problems))
-	}
-	rc := &Receiver{cfg: cfg, mux: http.NewServeMux()}
-	rc.mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
-	rc.mux.HandleFunc("GET "+readyPath, rc.ready)
-	for _, c := range cfg.Sources {
-		rc.add(c)
+	rc := &Receiver{cfg: cfg}
+	if err := rc.SetSources(cfg.Sources, cfg.Retention); err != nil {
+		return nil, fmt.Errorf("make receiver: %w", err)
 	}
 	return rc, nil
+}
+
+// SetSources serves these sources from now on, and no others; retention is the
+// MaxAge of those that do not say. A request that is being read goes on with the
+// source that it began with, so that none is lost; a source whose id stays keeps
+// what it has counted. The error joins all problems, and changes nothing. It is
+// not to be called from two goroutines at one time.
+func (rc *Receiver) SetSources(sources []SourceConfig, retention time.Duration) error {
+	problems := Validate(sources)
+	if len(problems) == 0 {
+		problems = ValidateSecrets(sources)
+	}
+	if len(problems) > 0 {
+		return joinProblems(problems)
+	}
+	tallies := map[string]*tally{}
+	if old := rc.table.Load(); old != nil {
+		for _, s := range old.sources {
+			tallies[s.id] = s.tally
+		}
+	}
+	t := &table{mux: http.NewServeMux()}
+	t.mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
+	t.mux.HandleFunc("GET "+readyPath, rc.ready)
+	for _, c := range sources {
+		if c.Scheme == "wecom" {
+			c.MaxAge = cmp.Or(c.MaxAge, retention)
+		}
+		s := newSource(c)
+		if s.tally = tallies[s.id]; s.tally == nil {
+			s.tally = &tally{}
+		}
+		t.sources = append(t.sources, s)
+		rc.route(t.mux, c.EffectivePath(), s)
+	}
+	rc.table.Store(t)
+	return nil
 }
 
 func joinProblems(problems []Problem) error {
@@ -142,27 +181,26 @@ func joinProblems(problems []Problem) error {
 	return errors.Join(errs...)
 }
 
-// add serves a source whose configuration has no problems.
-func (rc *Receiver) add(c SourceConfig) {
-	if c.Scheme == "wecom" {
-		c.MaxAge = cmp.Or(c.MaxAge, rc.cfg.Retention)
-	}
+// newSource makes a source whose configuration has no problems.
+func newSource(c SourceConfig) *source {
 	scheme, _ := schemes[c.Scheme].make(c)
-	s := &source{
+	return &source{
 		id:      c.EffectiveID(),
 		scheme:  scheme,
 		rules:   event.NewFingerprintRules(c.volatile()),
 		maxBody: c.maxBody(),
 		hold:    c.onRefuse() == OnRefuseHold,
 	}
-	rc.sources = append(rc.sources, s)
-	pattern := c.EffectivePath()
+}
+
+// route lets a source's URL lead to it.
+func (rc *Receiver) route(mux *http.ServeMux, pattern string, s *source) {
 	if strings.HasSuffix(pattern, "/") {
 		pattern += "{$}"
 	}
-	rc.mux.HandleFunc("POST "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.post(s, w, r) })
-	if ch, ok := scheme.(Challenger); ok {
-		rc.mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.challenge(s, ch, w, r) })
+	mux.HandleFunc("POST "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.post(s, w, r) })
+	if ch, ok := s.scheme.(Challenger); ok {
+		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) { rc.challenge(s, ch, w, r) })
 	}
 }
 
@@ -174,7 +212,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeText(w, http.StatusNotFound, "not found\n")
 		return
 	}
-	rc.mux.ServeHTTP(w, r)
+	rc.table.Load().mux.ServeHTTP(w, r)
 }
 
 // NewServer makes the HTTP server that a Receiver wants to be behind: headers
@@ -205,11 +243,12 @@ func (rc *Receiver) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusOK, "ok\n")
 }
 
-// Stats gives what every source has counted since New, in the order of
-// Config.Sources.
+// Stats gives what every source has counted since it was first served, in the
+// order in which SetSources got them.
 func (rc *Receiver) Stats() []SourceStats {
-	all := make([]SourceStats, 0, len(rc.sources))
-	for _, s := range rc.sources {
+	sources := rc.table.Load().sources
+	all := make([]SourceStats, 0, len(sources))
+	for _, s := range sources {
 		all = append(all, s.stats(s.id, s.holding.Load()))
 	}
 	return all

@@ -360,7 +360,7 @@ func TestReceiver_HeldConnectionIsClosedWithoutAnAnswer(t *testing.T) {
 	}
 
 	for range maxHeld { // nothing more can be held
-		take(&rc.sources[0].holding, 1, maxHeld)
+		take(&rc.table.Load().sources[0].holding, 1, maxHeld)
 	}
 	sink.fail(errStore)
 	if status, err := send("{}"); err == nil {
