@@ -106,7 +106,7 @@ func (w *world) serve() {
 	}
 	w.openReplays(w.replayDir)
 	server := admin.NewServer(admin.Backend{
-		Replays: w.replays, Store: w.store, Queue: w.queue, Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"},
+		Replays: w.replays, Store: w.store, Queue: w.queue, Sources: func() map[string]string { return map[string]string{"shop": "shop-id", "wecom": "wecom"} },
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Handlers: w.handlers(
 			admin.Handler{ID: "crm-id", Name: "crm", Effect: dedup.Irrevocable, Retain: time.Hour, Matches: matches("shop-id"),

@@ -60,18 +60,18 @@ func (s *Server) filterOf(r *http.Request) (eventFilter, error) {
 
 // sourceID gives the id of a configured source by name or id; of "" it is "".
 func (s *Server) sourceID(word string) (string, error) {
-	if id, ok := s.b.Sources[word]; ok {
+	if id, ok := s.b.Sources()[word]; ok {
 		return id, nil
 	}
 	if word == "" {
 		return "", nil
 	}
-	for _, id := range s.b.Sources {
+	for _, id := range s.b.Sources() {
 		if id == word {
 			return id, nil
 		}
 	}
-	return "", &Error{CodeNotFound, fmt.Sprintf("there is no source %q", word), knownHint("source", slices.Collect(maps.Keys(s.b.Sources)))}
+	return "", &Error{CodeNotFound, fmt.Sprintf("there is no source %q", word), knownHint("source", slices.Collect(maps.Keys(s.b.Sources())))}
 }
 
 // knownHint lists what could have been meant.

@@ -50,7 +50,7 @@ func (r *Replays) check(req ReplayRequest, now time.Time) (ReplayRequest, error)
 		}
 		req.Handler, limit = h.ID, h.replayLimit()
 	} else {
-		for _, h := range r.s.b.Handlers {
+		for _, h := range r.s.b.Handlers() {
 			limit = max(limit, h.replayLimit())
 		}
 	}
@@ -117,7 +117,7 @@ func (req *ReplayRequest) chosen(ev *event.Event, stored time.Time) bool {
 // wanting lists the handlers that the request is for and that want the event.
 func (r *Replays) wanting(req *ReplayRequest, ev *event.Event) []Handler {
 	var hs []Handler
-	for _, h := range r.s.b.Handlers {
+	for _, h := range r.s.b.Handlers() {
 		if (req.Handler == "" || req.Handler == h.ID) && h.Matches(ev.Source, ev.Type) {
 			hs = append(hs, h)
 		}

@@ -35,7 +35,7 @@ func (w *world) openReplays(dir string) {
 }
 
 // handlers completes handlers by what replays ask of them.
-func (w *world) handlers(all ...admin.Handler) []admin.Handler {
+func (w *world) handlers(all ...admin.Handler) func() []admin.Handler {
 	for i := range all {
 		h := &all[i]
 		h.ReplayLimit, h.Concurrency = time.Hour, 2
@@ -48,7 +48,7 @@ func (w *world) handlers(all ...admin.Handler) []admin.Handler {
 			return w.unrunnable(ev)
 		}
 	}
-	return all
+	return func() []admin.Handler { return all }
 }
 
 // runReplays lets replays go on until the end of the test, or until stop.

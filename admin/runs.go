@@ -94,7 +94,7 @@ func (s *Server) handlerID(word string) (string, error) {
 		return word, nil
 	}
 	var known []string
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		known = append(known, h.Name)
 	}
 	known = slices.AppendSeq(known, maps.Keys(open))
@@ -325,7 +325,7 @@ func (s *Server) resolve(ctx context.Context, rec *dedup.Record, to dedup.Resolu
 	if err != nil {
 		return nil, fmt.Errorf("decode key: %w", err)
 	}
-	configured := slices.ContainsFunc(s.b.Handlers, func(h Handler) bool { return h.ID == parts.Handler })
+	configured := slices.ContainsFunc(s.b.Handlers(), func(h Handler) bool { return h.ID == parts.Handler })
 	if to == dedup.ResolveRetry && !configured {
 		return nil, &Error{CodeConflict, fmt.Sprintf("no handler with the id %q is configured: nobody would run it", parts.Handler),
 			"configure the handler first (with that id), or drop the run"}
@@ -354,7 +354,7 @@ func (s *Server) resolve(ctx context.Context, rec *dedup.Record, to dedup.Resolu
 // no longer configured, the longest of the others'.
 func (s *Server) retain(handler string) time.Duration {
 	var d time.Duration
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		if h.ID == handler {
 			return h.Retain
 		}

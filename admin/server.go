@@ -38,8 +38,8 @@ type Handler struct {
 type Backend struct {
 	Store    dedup.Store
 	Queue    *queue.Queue
-	Handlers []Handler
-	Sources  map[string]string // name -> id
+	Handlers func() []Handler         // those that are configured now
+	Sources  func() map[string]string // name -> id
 	Logger   *slog.Logger
 
 	Replays *Replays
@@ -56,6 +56,10 @@ type Backend struct {
 	Windows func() Windows
 
 	Janitor Janitor
+
+	// Reload reads the configuration again. With dryRun it only says what that
+	// would change.
+	Reload func(ctx context.Context, dryRun bool) (Reload, error)
 
 	// Explain says why handler (its id) did what it did with m. rec is nil where
 	// the store has no record.
@@ -143,6 +147,7 @@ func (s *Server) routes() map[string]endpoint {
 		"GET /v1/events/{event}":     s.showEvent,
 		"GET /v1/events/{event}/why": s.why,
 		"GET /v1/windows":            s.windows,
+		"POST /v1/reload":            s.reload,
 		"GET /v1/janitor":            s.janitorReports,
 		"POST /v1/janitor/{task}":    s.runJanitor,
 		"GET /v1/runs/{list}":        s.listRuns,
@@ -272,12 +277,12 @@ func sinceOf(r *http.Request, fallback time.Duration) (time.Duration, error) {
 
 // handler gives a configured handler by id or name.
 func (s *Server) handler(word string) (Handler, error) {
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		if h.ID == word {
 			return h, nil
 		}
 	}
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		if h.Name == word {
 			return h, nil
 		}
@@ -314,7 +319,7 @@ func (s *Server) actOnHandler(r *http.Request) (any, error) {
 // wanted lists the handlers that want events like ev.
 func (s *Server) wanted(ev *event.Event) []Handler {
 	var hs []Handler
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		if h.Matches(ev.Source, ev.Type) {
 			hs = append(hs, h)
 		}

@@ -32,6 +32,7 @@ type Status struct {
 	Handlers    []HandlerStatus `json:"handlers"`
 	Queue       QueueStatus     `json:"queue"`
 	Store       dedup.Stats     `json:"store"`
+	Reload      *Reload         `json:"reload,omitempty"` // the last time that the configuration was read again
 }
 
 // SourceStatus is one source since the process began.

@@ -17,7 +17,7 @@ func (s *Server) why(r *http.Request) (any, error) {
 		return nil, err
 	}
 	w := Why{Event: s.detail(f), Handlers: []HandlerWhy{}}
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		told, err := s.handlerWhy(r.Context(), h, f.message)
 		if err != nil {
 			return nil, err

@@ -129,7 +129,7 @@ func (s *Server) suppressions(ctx context.Context, m queue.Message) (map[string]
 		return nil, nil
 	}
 	var keys []event.Key
-	for _, h := range s.b.Handlers {
+	for _, h := range s.b.Handlers() {
 		keys = append(keys, event.KeyFor(&m.Event, h.ID), event.MismatchKey(&m.Event, h.ID))
 	}
 	all, err := s.b.Suppressions(ctx, keys)

@@ -13,7 +13,7 @@ import (
 
 func TestWindows_AreThoseOfTheSourceThatIsAskedFor(t *testing.T) {
 	b := admin.Backend{
-		Sources: map[string]string{"shop": "shop-id", "wecom": "wecom"}, Logger: slog.New(slog.DiscardHandler), Replays: &admin.Replays{},
+		Sources: func() map[string]string { return map[string]string{"shop": "shop-id", "wecom": "wecom"} }, Logger: slog.New(slog.DiscardHandler), Replays: &admin.Replays{},
 		Windows: func() admin.Windows {
 			return admin.Windows{Sources: []admin.SourceWindows{
 				{Source: "shop", ID: "shop-id", Span: admin.Seconds(90 * time.Minute)}, {Source: "wecom", ID: "wecom"},

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"idemd/admin"
@@ -35,6 +36,8 @@ type Options struct {
 	// of its own: program and arguments, to which the path is added. Empty: none.
 	VerifyProgram []string
 
+	Reload <-chan os.Signal // asks for the configuration to be read again; nil: nobody does
+
 	Restored bool // the operator says that the data directory is an older state of itself
 	Moved    bool // the operator says that it was stopped cleanly and moved, and that there is no other
 }
@@ -42,11 +45,11 @@ type Options struct {
 // App is one idemd process: New starts it up to the point where events could be
 // taken, Run takes them.
 type App struct {
-	cfg     *Config
+	cfg     *Config // that of the start; live has what a reload may change
 	opts    Options
 	log     *slog.Logger
 	began   time.Time
-	specs   []consumer.Spec
+	setup   atomic.Pointer[setup]
 	dir     *dataDir
 	addr    string // the receiver's
 	recv    *receiver.Receiver
@@ -55,12 +58,12 @@ type App struct {
 	store   *boltstore.Store
 	queue   *queue.Queue
 	ledger  *ledger.Ledger
-	pools   []*consumer.Pool
 	past    past
 	disk    *diskWatch
 	clock   clockWatch
 	janitor *janitor.Janitor
 	replays *admin.Replays
+	reloads *reloads
 	failed  chan error // the first error that ends the process
 
 	closeAdmin func(context.Context) error
@@ -79,12 +82,13 @@ type App struct {
 // epochs are settled before any consumer can ask for them.
 func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	a := &App{
-		cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1),
+		cfg: cfg, opts: opts, log: opts.Logger, began: time.Now(), failed: make(chan error, 1), reloads: newReloads(),
 		closeAdmin: func(context.Context) error { return nil }, unwatch: func() {},
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
+	a.setup.Store(&setup{cfg: cfg})
 	if err := a.open(ctx); err != nil {
 		return nil, errors.Join(err, a.stop())
 	}
@@ -96,9 +100,11 @@ func (a *App) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.specs, err = a.cfg.Specs(a.log); err != nil {
+	specs, digests, err := a.cfg.specs(a.log)
+	if err != nil {
 		return err
 	}
+	a.setup.Store(&setup{cfg: a.cfg, specs: specs, digests: digests})
 	if err := a.lockDir(); err != nil {
 		return err
 	}
@@ -117,6 +123,7 @@ func (a *App) open(ctx context.Context) error {
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
 	}
+	a.retire(ctx, a.cfg.Retire)
 	a.openLedger(ctx)
 	// Systemd's patience is not for the time that the last runs take to end.
 	a.down.onStop("watchdog", func(context.Context) error { a.unwatch(); return nil })
@@ -189,6 +196,7 @@ func (a *App) listen(sources []receiver.SourceConfig) error {
 		}
 	}
 	a.recv, a.addr = recv, l.Addr().String()
+	a.reloads.sources = sources
 	closeServer := a.serve("receiver", recv.NewServer(), l)
 	a.drain = func(ctx context.Context) error {
 		recv.SetReady(receiver.StateDraining)
@@ -274,7 +282,7 @@ func (a *App) knownLast(returned bool) uint64 {
 		return 0
 	}
 	last := a.dir.version.QueueLast
-	for _, spec := range a.specs {
+	for _, spec := range a.live().specs {
 		last = max(last, a.store.SettledTo(spec.ID))
 	}
 	return last
@@ -297,37 +305,9 @@ func (a *App) sealDir(ctx context.Context) error {
 
 func (a *App) recovery() consumer.Recovery {
 	return consumer.Recovery{
-		Store: a.store, Queue: a.queue, Specs: a.specs, Past: a.dir.version.Returned,
+		Store: a.store, Queue: a.queue, Specs: a.live().specs, Past: a.dir.version.Returned,
 		Logger: a.log.With("component", "consumer"), Fault: a.opts.Fault,
 	}
-}
-
-// openPools makes every handler's consumer anew, where its progress stands.
-func (a *App) openPools(ctx context.Context) error {
-	a.down.onStop("handlers", a.stopPools)
-	for _, spec := range a.specs {
-		pool, err := consumer.NewPool(ctx, consumer.Config{
-			Spec: spec, Queue: a.queue, Store: a.store, DoubtTo: a.dir.version.DoubtTo,
-			Logger: a.log.With("component", "consumer", "handler", spec.Name), Fault: a.opts.Fault, Suppressed: a.suppressed,
-		})
-		if err != nil {
-			return fmt.Errorf("open handler %s: %w", spec.Name, err)
-		}
-		a.pools = append(a.pools, pool)
-	}
-	return nil
-}
-
-// stopPools ends all handlers at the same time: while one lets its last attempts
-// end, the others must not begin new ones.
-func (a *App) stopPools(ctx context.Context) error {
-	errs := make([]error, len(a.pools))
-	var all sync.WaitGroup
-	for i, pool := range a.pools {
-		all.Go(func() { errs[i] = pool.Stop(ctx) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 func (a *App) listenAdmin() error {
@@ -351,17 +331,14 @@ func (a *App) Run(ctx context.Context) error {
 	trimming, endTrimming := context.WithCancel(work)
 	a.running.Go(func() { a.trim(trimming) })
 	a.down.onStop("memory", func(context.Context) error { endTrimming(); return nil })
-	for _, pool := range a.pools {
-		a.running.Go(func() {
-			if err := pool.Run(work); err != nil {
-				a.fail(err)
-			}
-		})
+	for _, pool := range a.live().pools {
+		a.runPool(work, pool)
 	}
 	a.watchDisk(work)
 	a.runMarks(work)
 	a.runJanitor(work)
 	a.runReplays(work)
+	a.runReloads(work)
 	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
 	if a.opts.Ready != nil {
 		a.opts.Ready(a.addr)

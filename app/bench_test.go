@@ -224,7 +224,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 		began := time.Now()
 		drive(b, a.addr, requests, benchLoad{count: events})
 		done := uint64((n + 1) * events)
-		for a.pools[0].Snapshot().Verdicts["granted"] < done || a.store.Stats().Open[a.specs[0].ID]["started"] > 0 {
+		for a.live().pools[0].Snapshot().Verdicts["granted"] < done || a.store.Stats().Open[a.live().specs[0].ID]["started"] > 0 {
 			select {
 			case <-b.Context().Done():
 				b.Fatal("stopped")

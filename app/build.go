@@ -1,11 +1,16 @@
 package app
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,10 +37,11 @@ func (c *Config) ReceiverSources() ([]receiver.SourceConfig, error) {
 	return all, b.err(c)
 }
 
-// Specs reads the handlers' secrets and gives the consumer's
-// configuration. The handlers of kind log write to logger. It returns a
-// *ConfigError with everything that is wrong.
-func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
+// specs reads the handlers' secrets and gives the consumer's configuration. The
+// handlers of kind log write to logger. Two handlers with the same digest are made
+// of the same keys, secrets and files. It returns a *ConfigError with everything
+// that is wrong.
+func (c *Config) specs(logger *slog.Logger) (_ []consumer.Spec, digests []digest, err error) {
 	var b builder
 	ids := map[string]string{}
 	for i := range c.Sources {
@@ -45,6 +51,7 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 	for i := range c.Handlers {
 		h := &c.Handlers[i]
 		table := fmt.Sprintf("handler[%d]", i)
+		b.read = sha256.New()
 		spec := consumer.Spec{
 			ID: h.ID, Name: h.Name, Types: h.Types,
 			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
@@ -77,13 +84,48 @@ func (c *Config) Specs(logger *slog.Logger) ([]consumer.Spec, error) {
 			}
 		}
 		all = append(all, spec)
+		digests = append(digests, b.digest(h, &spec))
 	}
-	return all, b.err(c)
+	if err := b.err(c); err != nil {
+		closeHandlers(all)
+		return nil, nil, err
+	}
+	return all, digests, nil
+}
+
+// digest is one of everything that a handler is made of.
+type digest [sha256.Size]byte
+
+func (b *builder) digest(h *HandlerConfig, spec *consumer.Spec) (d digest) {
+	made := *spec
+	made.Handler = nil
+	// What is printed is only what decides: the secrets are in b.read.
+	fmt.Fprintf(b.read, "%#v %#v", *h, made)
+	b.read.Sum(d[:0])
+	return d
+}
+
+// closeHandlers gives up handlers that nobody will call.
+func closeHandlers(specs []consumer.Spec) {
+	for i := range specs {
+		if c, ok := specs[i].Handler.(io.Closer); ok {
+			_ = c.Close()
+		}
+	}
 }
 
 // builder collects what is wrong while secrets are read.
 type builder struct {
 	problems []Problem
+	read     hash.Hash // of what was read beside the configuration for one handler; nil for a source
+}
+
+// note takes in what was read.
+func (b *builder) note(what []byte) {
+	if b.read != nil {
+		fmt.Fprintf(b.read, "%d ", len(what)) // so that it cannot run into what follows
+		b.read.Write(what)
+	}
 }
 
 func (b *builder) add(c *Config, path, what, hint string) {
@@ -106,6 +148,7 @@ func (b *builder) resolve(c *Config, path string, s Secret) string {
 		}
 		b.add(c, path, "cannot be read: "+err.Error(), hint)
 	}
+	b.note([]byte(text))
 	return text
 }
 
@@ -125,8 +168,8 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 		URL: h.URL, Answers: h.Answers, Proxy: h.Proxy, Concurrency: h.Concurrency, Headers: map[string]string{},
 		TrustWait: h.TrustRetryAfter, TLS: b.tls(c, table, h),
 	}
-	for name, value := range h.Headers {
-		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), value)
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		cfg.Headers[name] = b.resolve(c, join(table+".headers", name), h.Headers[name])
 	}
 	if !h.Secret.IsZero() {
 		cfg.Secret = b.resolve(c, table+".secret", h.Secret)

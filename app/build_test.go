@@ -126,7 +126,7 @@ kind = "log"
 effect = "retryable"
 store_unavailable = "refuse"
 `)
-	got, err := c.Specs(slog.New(slog.DiscardHandler))
+	got, _, err := c.specs(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ store_unavailable = "refuse"
 secret = "env:UNSET_IN_TESTS"
 headers = { Authorization = "env:UNSET_IN_TESTS" }
 `)
-	_, err := c.Specs(slog.New(slog.DiscardHandler))
+	_, _, err := c.specs(slog.New(slog.DiscardHandler))
 	var bad *ConfigError
 	if !errors.As(err, &bad) || len(bad.Problems) != 2 {
 		t.Fatalf("got %v", err)
@@ -221,7 +221,7 @@ func TestExampleConfig_EveryKeyIsAcceptedByItsOwner(t *testing.T) {
 		if _, err := c.ReceiverSources(); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.Specs(slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := c.specs(slog.New(slog.DiscardHandler)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -40,5 +40,6 @@ func (b *builder) pem(c *Config, path, file string) ([]byte, bool) {
 	if err != nil {
 		b.add(c, path, "cannot be read: "+err.Error(), "let the user that runs idemd read it")
 	}
+	b.note(pem)
 	return pem, err == nil
 }

@@ -95,7 +95,7 @@ func TestSpecs_HandlerTrustsItsCAAndShowsItsCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		specs, err := c.Specs(slog.New(slog.DiscardHandler))
+		specs, _, err := c.specs(slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestSpecs_ReportsCertificatesThatCannotBeUsed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.Specs(slog.New(slog.DiscardHandler))
+		_, _, err = c.specs(slog.New(slog.DiscardHandler))
 		var bad *ConfigError
 		if !errors.As(err, &bad) || len(bad.Problems) != 1 || !strings.Contains(bad.Problems[0].String(), want) {
 			t.Errorf("%s: %v, want %s", keys, err, want)

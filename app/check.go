@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,12 +54,30 @@ func (c *Config) Check(ctx context.Context) []Finding {
 	running, err := client.Status(ctx)
 	if err == nil {
 		all = append(all, fine("daemon", fmt.Sprintf("idemd %s runs on this data directory and listens on %s", running.Version, running.Listen)))
+		all = append(all, c.checkIDs(running.Store.Open)...)
 		return append(all, checkRunTimes(ctx, client)...)
 	}
 	if !errors.Is(err, admin.ErrNotRunning) {
 		return append(all, bad("daemon", err))
 	}
 	return append(all, c.checkListen(ctx))
+}
+
+// checkIDs looks for handlers that the running idemd has work for, and that are
+// not configured. open is handler id -> state -> records.
+func (c *Config) checkIDs(open map[string]map[string]int) []Finding {
+	var all []Finding
+	for _, id := range slices.Sorted(maps.Keys(open)) {
+		n := unsettled(open[id])
+		if n == 0 || c.hasHandler(id) || slices.Contains(c.Retire, id) {
+			continue
+		}
+		all = append(all, Finding{
+			Subject: "handler id " + id, What: fmt.Sprintf("%d of its runs are not settled, and it is not configured", n),
+			Hint: fmt.Sprintf("write id = %q at the handler that was renamed, or give them up with retire = [%q]", id, id),
+		})
+	}
+	return all
 }
 
 // subject names what is read beside the configuration.
@@ -73,7 +93,8 @@ func subject(path string) string {
 func (c *Config) checkSecrets() []Finding {
 	var all []Finding
 	_, sources := c.ReceiverSources()
-	_, handlers := c.Specs(slog.New(slog.DiscardHandler))
+	specs, _, handlers := c.specs(slog.New(slog.DiscardHandler))
+	closeHandlers(specs)
 	for _, err := range []error{sources, handlers} {
 		var problems *ConfigError
 		if errors.As(err, &problems) {

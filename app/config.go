@@ -18,6 +18,7 @@ import (
 type Config struct {
 	DataDir     string      `toml:"data_dir"` // absolute after Load
 	Environment Environment `toml:"environment"`
+	Retire      []string    `toml:"retire"` // ids of handlers and sources that are gone for good
 
 	Receiver ReceiverSection `toml:"receiver"`
 	Queue    QueueSection    `toml:"queue"`
@@ -168,27 +169,56 @@ const maxConfig = 4 << 20
 // *OperatorError when the file cannot be read and a *ConfigError with
 // everything that is wrong in it.
 func Load(file string) (*Config, error) {
+	data, abs, err := readConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(data, abs)
+}
+
+// LoadPlace is Load for those who only want to find the running idemd: of the
+// configuration that it gives nothing but DataDir counts, and nothing but that, and
+// the syntax of the file, can be wrong.
+func LoadPlace(file string) (*Config, error) {
+	data, abs, err := readConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	c := Default()
+	c.file, c.places = abs, map[string]int{}
+	tree, problems := parseTree(bytes.TrimPrefix(data, []byte("\ufeff")))
+	if tree == nil {
+		return nil, &ConfigError{File: abs, Problems: c.inOrder(problems)}
+	}
+	d := decoder{places: c.places}
+	d.table(tree, "", c)
+	if d.broken("data_dir") || c.DataDir == "" {
+		return nil, &ConfigError{File: abs, Problems: c.inOrder(d.problems)}
+	}
+	return &Config{DataDir: c.abs(c.DataDir), file: abs}, nil
+}
+
+// readConfig gives the file's bytes and absolute path.
+func readConfig(file string) (data []byte, abs string, err error) {
 	info, err := os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &OperatorError{
+		return nil, "", &OperatorError{
 			What: "the configuration file does not exist", Where: file,
 			Hint: "write one with: idemd init " + file,
 		}
 	case err != nil:
-		return nil, unreadable(file, err)
+		return nil, "", unreadable(file, err)
 	case info.Size() > maxConfig:
-		return nil, &OperatorError{What: "the configuration file is too long", Where: file, Hint: "name a TOML file with --config"}
+		return nil, "", &OperatorError{What: "the configuration file is too long", Where: file, Hint: "name a TOML file with --config"}
 	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, unreadable(file, err)
+	if data, err = os.ReadFile(file); err != nil {
+		return nil, "", unreadable(file, err)
 	}
-	abs, err := filepath.Abs(file)
-	if err != nil {
-		return nil, unreadable(file, err)
+	if abs, err = filepath.Abs(file); err != nil {
+		return nil, "", unreadable(file, err)
 	}
-	return Parse(data, abs)
+	return data, abs, nil
 }
 
 func unreadable(file string, err error) error {

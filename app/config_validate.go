@@ -28,7 +28,29 @@ func (c *Config) validate(broken func(path string) bool) []Problem {
 	v.sources()
 	v.handlers()
 	v.windows()
+	v.retired()
 	return v.problems
+}
+
+// retired reports ids that cannot be given up.
+func (v *validation) retired() {
+	word := identifier()
+	for i, id := range v.c.Retire {
+		path := fmt.Sprintf("retire[%d]", i)
+		switch {
+		case !word.MatchString(id):
+			v.add(path, fmt.Sprintf("%q is not an id", id), "write the id of a handler or source that is gone, its name if it had no id")
+		case v.c.hasID(id):
+			v.add(path, fmt.Sprintf("%q is the id of a handler or source that is configured", id), "remove it here, or remove that table")
+		}
+	}
+}
+
+// hasID reports whether a handler or a source has an id; it is for a
+// configuration whose ids are not filled in yet.
+func (c *Config) hasID(id string) bool {
+	return slices.ContainsFunc(c.Handlers, func(h HandlerConfig) bool { return cmp.Or(h.ID, h.Name) == id }) ||
+		slices.ContainsFunc(c.Sources, func(s SourceConfig) bool { return cmp.Or(s.ID, s.Name) == id })
 }
 
 // add reports path, unless something is reported there already.

@@ -72,7 +72,7 @@ func newDiskWatch(a *App) (*diskWatch, error) {
 		free: func() (int64, error) { return freeBytes(a.cfg.DataDir) },
 		full: a.store.Full, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
 		opened: func() {
-			for _, pool := range a.pools {
+			for _, pool := range a.live().pools {
 				pool.Hurry()
 			}
 		},

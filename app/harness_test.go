@@ -56,6 +56,9 @@ func serveChild(file string) int {
 		armed.Store(os.Getenv(envHit) != "0")
 		fmt.Println("ready", addr)
 	}}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	opts.Reload = hangup
 	usr1 := make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)
 	go func() {
@@ -130,6 +133,14 @@ func newDaemon(t *testing.T, handlers string) *daemon {
 			t.Error(err)
 		}
 	})
+	d.configure("test-token", handlers)
+	return d
+}
+
+// configure writes the configuration: token and previous token of the source,
+// and what follows it.
+func (d *daemon) configure(token, rest string) {
+	d.t.Helper()
 	text := fmt.Sprintf(`
 data_dir = %q
 environment = "test"
@@ -140,14 +151,15 @@ max_bytes = "256MiB"
 [[source]]
 name = "src"
 scheme = "token"
-token = "test-token"
+token = %q
+previous_token = "test-token"
 id_header = "X-Event-Id"
 default_type = "thing"
-%s`, d.dir, handlers)
-	if err := os.WriteFile(d.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+%s`, d.dir, token, rest)
+	// As an editor does: what is read is one version or the other.
+	if err := errors.Join(os.WriteFile(d.config+".new", []byte(text), 0o600), os.Rename(d.config+".new", d.config)); err != nil {
+		d.t.Fatal(err)
 	}
-	return d
 }
 
 func tail(s string, n int) string {

@@ -28,17 +28,17 @@ const (
 
 // newJanitor gives the tasks that keep memory and disk bounded.
 func (a *App) newJanitor() (*janitor.Janitor, error) {
-	hot := a.cfg.Windows.Hot.Std()
-	slice := min(max(hot/4, time.Minute), time.Hour) // a hot file holds so much time, or less
+	hot := func() time.Duration { return a.live().cfg.Windows.Hot.Std() }
 	tasks := []janitor.Task{
 		{Name: taskSeal, Every: time.Minute, Frees: true, Step: func(ctx context.Context) (janitor.Done, error) {
+			slice := min(max(hot()/4, time.Minute), time.Hour) // a hot file holds so much time, or less
 			if _, err := a.store.Seal(ctx, slice); err != nil {
 				return janitor.Done{}, err
 			}
 			return stepDone(a.store.Move(ctx))
 		}},
 		{Name: taskMerge, Every: 10 * time.Minute, Step: func(ctx context.Context) (janitor.Done, error) {
-			return stepDone(a.store.Merge(ctx, dedup.At(time.Now().Add(-hot))))
+			return stepDone(a.store.Merge(ctx, dedup.At(time.Now().Add(-hot()))))
 		}},
 		{Name: taskExpire, Every: 10 * time.Minute, Frees: true, Step: func(ctx context.Context) (janitor.Done, error) {
 			return a.expire(ctx, clockSynchronised())

@@ -57,9 +57,9 @@ func TestJanitor_TasksKeepWhatCounts(t *testing.T) {
 		if parts := a.store.Stats().Parts; parts["hot"].Keys+parts["cold"].Keys < 20 {
 			t.Errorf("nothing was moved: %+v", parts)
 		}
-		before := a.pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()]
+		before := a.live().pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()]
 		d.mustSend("ev3")
-		until(t, "the duplicate", func() bool { return a.pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()] == before+1 })
+		until(t, "the duplicate", func() bool { return a.live().pools[0].Snapshot().Verdicts[dedup.AlreadyDone.String()] == before+1 })
 
 		all, err := c.JanitorReports(t.Context(), "", time.Hour, 100)
 		if err != nil || len(all.Items) < 5 || len(all.Tasks) != 6 || all.Items[0].Task != taskLedger {

@@ -49,7 +49,7 @@ const (
 
 func (a *App) stop() error {
 	patience := stopSlack
-	for _, spec := range a.specs {
+	for _, spec := range a.live().specs {
 		patience = max(patience, spec.Timeout+stopSlack)
 	}
 	return a.stopWithin(min(patience, maxStop))

@@ -15,31 +15,42 @@ import (
 
 // backend is what the admin API looks into.
 func (a *App) backend() admin.Backend {
-	b := admin.Backend{
-		Store: a.store, Queue: a.queue, Sources: make(map[string]string),
+	return admin.Backend{
+		Store: a.store, Queue: a.queue, Sources: a.adminSources, Handlers: a.adminHandlers,
 		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,
-		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(),
+		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(), Reload: a.askReload,
 	}
-	for _, s := range a.cfg.Sources {
-		b.Sources[s.Name] = s.ID
+}
+
+func (a *App) adminSources() map[string]string {
+	ids := map[string]string{}
+	for _, s := range a.live().cfg.Sources {
+		ids[s.Name] = s.ID
 	}
-	for i := range a.specs {
-		s := &a.specs[i]
-		b.Handlers = append(b.Handlers, admin.Handler{
+	return ids
+}
+
+func (a *App) adminHandlers() []admin.Handler {
+	now := a.live()
+	all := make([]admin.Handler, len(now.specs))
+	for i := range now.specs {
+		s, pool := &now.specs[i], now.pools[i]
+		all[i] = admin.Handler{
 			ID: s.ID, Name: s.Name, Effect: s.Effect, Retain: s.Retain, Matches: s.Matches,
-			Pause: a.pools[i].Pause, Resume: a.pools[i].Resume,
-			ReplayLimit: s.ReplayLimit, Concurrency: s.Concurrency, Progress: a.pools[i].Progress,
-			Unrunnable: s.Unrunnable, Room: a.pools[i].Room,
-		})
+			Pause: pool.Pause, Resume: pool.Resume,
+			ReplayLimit: s.ReplayLimit, Concurrency: s.Concurrency, Progress: pool.Progress,
+			Unrunnable: s.Unrunnable, Room: pool.Room,
+		}
 	}
-	return b
+	return all
 }
 
 // status gives what only the process knows.
 func (a *App) status(ctx context.Context) admin.Status {
+	now := a.live()
 	st := admin.Status{
 		Version: a.opts.Version, PID: os.Getpid(), Started: a.began.UTC(), Ready: a.recv.State() == receiver.StateReady,
-		ConfigFile: a.cfg.file, Environment: string(a.cfg.Environment), DataDir: a.cfg.DataDir, Listen: a.addr,
+		ConfigFile: now.cfg.file, Environment: string(now.cfg.Environment), DataDir: a.cfg.DataDir, Listen: a.addr,
 	}
 	if bytes, err := a.cfg.QueueBytes(); err == nil {
 		st.Queue.MaxBytes = bytes
@@ -48,14 +59,19 @@ func (a *App) status(ctx context.Context) admin.Status {
 		st.Warnings = append(st.Warnings, "events are refused: "+why)
 	}
 	st.Warnings = append(st.Warnings, a.janitorWarnings()...)
-	for i, s := range a.recv.Stats() {
-		st.Sources = append(st.Sources, sourceStatus(&a.cfg.Sources[i], &s))
-		st.Warnings = append(st.Warnings, sourceWarnings(&a.cfg.Sources[i], &s)...)
+	st.Reload = a.reloads.lastReload()
+	st.Warnings = append(st.Warnings, a.reloadWarnings()...)
+	counted := a.recv.Stats()
+	for i := range now.cfg.Sources {
+		c := &now.cfg.Sources[i]
+		s := statsOf(counted, c.ID)
+		st.Sources = append(st.Sources, sourceStatus(c, &s))
+		st.Warnings = append(st.Warnings, sourceWarnings(c, &s)...)
 	}
 	st.Warnings = append(st.Warnings, a.windowWarnings()...)
-	for i, pool := range a.pools {
+	for i, pool := range now.pools {
 		snap := pool.Snapshot()
-		h := handlerStatus(&a.specs[i], snap)
+		h := handlerStatus(&now.specs[i], snap)
 		if pending, err := pool.Pending(ctx); err == nil {
 			h.Pending = pending
 		}
@@ -63,6 +79,16 @@ func (a *App) status(ctx context.Context) admin.Status {
 		st.Warnings = append(st.Warnings, handlerWarnings(h.Name, &snap)...)
 	}
 	return st
+}
+
+// statsOf finds a source's counters; during a reload there may be none yet.
+func statsOf(all []receiver.SourceStats, id string) receiver.SourceStats {
+	for _, s := range all {
+		if s.Source == id {
+			return s
+		}
+	}
+	return receiver.SourceStats{Source: id}
 }
 
 func sourceStatus(c *SourceConfig, s *receiver.SourceStats) admin.SourceStatus {
@@ -114,15 +140,16 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 
 // explain says why a handler did what it did with an event.
 func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *dedup.Record) admin.Explanation {
-	for i := range a.specs {
-		spec := &a.specs[i]
+	now := a.live()
+	for i := range now.specs {
+		spec := &now.specs[i]
 		if spec.ID != handler {
 			continue
 		}
-		snap := a.pools[i].Snapshot()
+		snap := now.pools[i].Snapshot()
 		why := consumer.Why{
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
-			Seq: m.Seq, Record: rec, Progress: a.pools[i].Progress(), Now: time.Now(),
+			Seq: m.Seq, Record: rec, Progress: now.pools[i].Progress(), Now: time.Now(),
 			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
 			OnDuplicate: spec.OnDuplicate,
 		}

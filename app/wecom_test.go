@@ -202,7 +202,7 @@ store_unavailable = "refuse"
 		}
 	}
 	until(t, "all copies to be suppressed", func() bool {
-		v := a.pools[0].Snapshot().Verdicts
+		v := a.live().pools[0].Snapshot().Verdicts
 		return v["granted"]+v["done"]+v["busy"] == uint64(3*len(files))
 	})
 	if len(keys) != len(files) || len(ids) != len(files) || len(got) != 0 {

@@ -15,12 +15,8 @@ import (
 // openLedger opens what suppressions are written into. It cannot fail: without
 // it, events are handled all the same.
 func (a *App) openLedger(ctx context.Context) {
-	var retain time.Duration
-	for i := range a.specs {
-		retain = max(retain, a.specs[i].Retain)
-	}
 	a.ledger = ledger.Open(ctx, ledger.Config{
-		Dir: filepath.Join(a.cfg.DataDir, "ledger"), Retain: retain, Logger: a.log.With("component", "ledger"),
+		Dir: filepath.Join(a.cfg.DataDir, "ledger"), Retain: a.live().retain(), Logger: a.log.With("component", "ledger"),
 		Room: func() bool { return a.disk.blocked() == "" }, // asked once events are handled
 	})
 	a.down.onStop("ledger", func(context.Context) error { return a.ledger.Close() })
@@ -38,8 +34,8 @@ func (a *App) suppressions(ctx context.Context, runs []event.Key) ([]admin.Suppr
 		return nil, err
 	}
 	names := map[string]string{}
-	for i := range a.specs {
-		names[a.specs[i].ID] = a.specs[i].Name
+	for _, spec := range a.live().specs {
+		names[spec.ID] = spec.Name
 	}
 	var all []admin.Suppression
 	for i := range entries {
@@ -63,11 +59,12 @@ func (a *App) windows() admin.Windows {
 		Noted: st.Noted, Unkept: st.Unkept, Bytes: st.Bytes, Damaged: st.Damaged,
 	}}
 	arrivals := a.ledger.Arrivals()
-	for i := range a.cfg.Sources {
-		w.Sources = append(w.Sources, a.cfg.sourceWindows(&a.cfg.Sources[i], arrivals))
+	now := a.live()
+	for i := range now.cfg.Sources {
+		w.Sources = append(w.Sources, now.cfg.sourceWindows(&now.cfg.Sources[i], arrivals))
 	}
-	for i, pool := range a.pools {
-		w.Runs = append(w.Runs, runTimes(&a.specs[i], pool.Snapshot().Times))
+	for i, pool := range now.pools {
+		w.Runs = append(w.Runs, runTimes(&now.specs[i], pool.Snapshot().Times))
 	}
 	return w
 }

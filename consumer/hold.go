@@ -100,6 +100,14 @@ func (h *hold) note(tuple string, class Class, trial bool) (held, released bool)
 	return false, false
 }
 
+// hurry lets a held handler be tried at once: it is not what it was.
+func (h *hold) hurry() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.trial = h.now()
+	h.signal()
+}
+
 // set pauses by hand, or ends every hold. It reports whether that changed
 // anything.
 func (h *hold) set(paused bool) bool {
@@ -146,14 +154,14 @@ func (p *Pool) noted(r *run, a Answer) {
 // end. Nothing queued uses up attempts. It ends with the pool.
 func (p *Pool) Pause() {
 	if p.hold.set(true) {
-		p.log.Warn("handler paused by hand")
+		p.face.Load().log.Warn("handler paused by hand")
 	}
 }
 
 // Resume ends a pause, and the hold of a handler that failed.
 func (p *Pool) Resume() {
 	if p.hold.set(false) {
-		p.log.Warn("handler resumed by hand")
+		p.face.Load().log.Warn("handler resumed by hand")
 	}
 }
 

@@ -100,4 +100,6 @@ func (o *Observe) snapshot() Snapshot {
 }
 
 // Pending is how many events the handler has not been offered yet.
-func (p *Pool) Pending(ctx context.Context) (uint64, error) { return p.consumer.Pending(ctx) }
+func (p *Pool) Pending(ctx context.Context) (uint64, error) {
+	return p.face.Load().consumer.Pending(ctx)
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"idemd/dedup"
@@ -64,7 +65,7 @@ type Config struct {
 // Pool runs one handler. A process has at most one pool per handler id at a
 // time.
 type Pool struct {
-	spec        Spec
+	spec        Spec // changes between two shifts only
 	queue       *queue.Queue
 	store       dedup.Store
 	log         *slog.Logger
@@ -76,8 +77,9 @@ type Pool struct {
 	reaper      *reaper
 	doubtTo     uint64
 	lost        func(seq uint64) bool
-	consumer    *queue.Consumer
+	consumer    *queue.Consumer // changes between two shifts only
 	progress    *progress
+	face        atomic.Pointer[face]
 
 	open   *openDeliveries
 	claims *claims
@@ -88,6 +90,8 @@ type Pool struct {
 	deliveries chan *queue.Delivery // to the next free worker
 	due        chan dedup.Record    // to the next free worker
 	slots      chan struct{}        // bounds the runs that wait for their record
+	changes    chan *change         // to the shift
+	kept       kept                 // from one shift to the next
 
 	reaped bool      // nothing is left of dead processes; wakeUps only
 	reapAt time.Time // when to look again; wakeUps only
@@ -119,8 +123,8 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),
 		deliveries: make(chan *queue.Delivery), due: make(chan dedup.Record),
-		slots: make(chan struct{}, 4*spec.Concurrency),
-		stop:  make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
+		slots: make(chan struct{}, 4*spec.Concurrency), changes: make(chan *change),
+		stop: make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{}),
 	}
 	if p.obs == nil {
 		p.obs = &Observe{}
@@ -128,6 +132,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := p.consume(ctx); err != nil {
 		return nil, fmt.Errorf("make consumer: %w", err)
 	}
+	p.show(p.log)
 	return p, nil
 }
 
@@ -143,12 +148,16 @@ func (p *Pool) consume(ctx context.Context) error {
 	start := StartSeq(progress, state.LastSeq)
 	p.open.begin(start)
 	p.progress = newProgress(progress.FirstSeq, start-1)
-	p.consumer, err = p.queue.Consume(ctx, queue.ConsumerConfig{
+	p.consumer, err = p.queue.Consume(ctx, p.consumerConfig(start))
+	return err
+}
+
+func (p *Pool) consumerConfig(start uint64) queue.ConsumerConfig {
+	return queue.ConsumerConfig{
 		Handler: p.spec.ID, Sources: p.spec.Sources, Start: start, AckWait: p.ackWait,
 		MaxAckPending: max(4*p.spec.Concurrency, minAckPending),
 		Resume:        func() uint64 { return p.progress.saved.Load() + 1 },
-	})
-	return err
+	}
 }
 
 // Run works until ctx ends or Stop is called; then it takes nothing new, lets
@@ -159,13 +168,31 @@ func (p *Pool) Run(ctx context.Context) error {
 		return nil
 	}
 	defer close(p.done)
+	for {
+		c, err := p.shift(ctx)
+		if c != nil && err == nil {
+			err = p.change(ctx, c)
+		}
+		switch {
+		case errors.Is(err, ErrStopped):
+			return p.release()
+		case c == nil || err != nil:
+			return errors.Join(err, p.release())
+		}
+	}
+}
+
+// shift works under one Spec, until that is to change or until Run ends; then
+// everything that it has begun is settled. The change is nil at the end of Run.
+func (p *Pool) shift(ctx context.Context) (*change, error) {
 	taking, stopTaking := context.WithCancel(ctx)
 	defer stopTaking()
 	running, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 
 	var watch, loops, work sync.WaitGroup
-	watch.Go(func() { p.watch(taking, running, stopTaking, abort) })
+	var next *change
+	watch.Go(func() { next = p.watch(taking, running, stopTaking, abort) })
 	watch.Go(func() { p.mark(running) })
 	watch.Go(func() { p.saveProgress(running) })
 	var fetchErr, dueErr error
@@ -180,7 +207,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.saveLast(running)
 	abort()
 	watch.Wait()
-	return errors.Join(fetchErr, dueErr, p.release())
+	return next, errors.Join(fetchErr, dueErr)
 }
 
 // release gives up what the pool holds outside.
@@ -226,13 +253,15 @@ func (p *Pool) Stop(ctx context.Context) error {
 	}
 	p.killOnce.Do(func() { close(p.kill) })
 	<-p.done
-	return fmt.Errorf("stop handler %s: %w", p.spec.Name, ctx.Err())
+	return fmt.Errorf("stop handler %s: %w", p.face.Load().name, ctx.Err())
 }
 
-// watch turns Stop into the end of the two contexts.
-func (p *Pool) watch(taking, running context.Context, stopTaking, abort func()) {
+// watch turns Stop and Change into the end of the two contexts, and gives the
+// change.
+func (p *Pool) watch(taking, running context.Context, stopTaking, abort func()) (next *change) {
 	select {
 	case <-p.stop:
+	case next = <-p.changes:
 	case <-taking.Done():
 	}
 	stopTaking()
@@ -241,105 +270,13 @@ func (p *Pool) watch(taking, running context.Context, stopTaking, abort func()) 
 	case <-running.Done():
 	}
 	abort()
+	return next
 }
 
 // drain waits until every run is settled, by taking all the slots.
 func (p *Pool) drain() {
 	for range cap(p.slots) {
 		p.slots <- struct{}{}
-	}
-}
-
-// fetch offers deliveries to free workers.
-func (p *Pool) fetch(ctx context.Context) error {
-	for {
-		if err := p.gate.wait(ctx); err != nil {
-			return nil
-		}
-		d, err := p.consumer.Next(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, queue.ErrClosed):
-			return fmt.Errorf("fetch events for %s: %w", p.spec.Name, err)
-		case err != nil:
-			p.obs.queueErrors.Add(1)
-			p.log.Warn("events not fetched, trying again", "error", err)
-			if sleep(ctx, pollEvery) != nil {
-				return nil
-			}
-			continue
-		}
-		if p.lost != nil && p.lost(d.Seq) {
-			continue
-		}
-		if !p.open.add(d) {
-			p.obs.redelivered.Add(1)
-			continue // it is being worked on
-		}
-		if p.spec.Matches(d.Event.Source, d.Event.Type) && p.pace.wait(ctx) != nil {
-			return nil
-		}
-		select {
-		case p.deliveries <- d:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// wakeUps offers due records to free workers.
-func (p *Pool) wakeUps(taking, running context.Context) error {
-	for {
-		if err := p.gate.wait(taking); err != nil {
-			return nil
-		}
-		p.reclaimLost(running)
-		p.reapDead(running)
-		records, next, err := p.store.Due(taking, p.spec.ID, dedup.At(p.now()), p.spec.Concurrency)
-		switch {
-		case taking.Err() != nil:
-			return nil
-		case errors.Is(err, dedup.ErrClosed):
-			return fmt.Errorf("read due runs of %s: %w", p.spec.Name, err)
-		case err != nil:
-			p.obs.storeErrors.Add(1)
-			next = dedup.At(p.now().Add(pollEvery))
-		}
-		for _, rec := range records {
-			if p.pace.wait(taking) != nil {
-				return nil
-			}
-			select {
-			case p.due <- rec:
-			case <-taking.Done():
-				return nil
-			}
-		}
-		if len(records) < p.spec.Concurrency {
-			p.untilDue(taking, next)
-		}
-	}
-}
-
-// untilDue waits until next, or for the store's signal.
-func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
-	wait := dedup.RearmAfter
-	if next != 0 {
-		wait = min(wait, next.Std().Sub(p.now()))
-	}
-	if p.claims.anyLost() {
-		wait = min(wait, pollEvery)
-	}
-	if !p.reaped {
-		wait = min(wait, p.reapAt.Sub(p.now()))
-	}
-	t := time.NewTimer(max(wait, time.Millisecond))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-p.store.Wake(p.spec.ID):
-	case <-ctx.Done():
 	}
 }
 
@@ -363,7 +300,7 @@ func (p *Pool) Hurry() { p.gate.hurry() }
 // Snapshot gives a picture of the pool.
 func (p *Pool) Snapshot() Snapshot {
 	s := p.obs.snapshot()
-	s.Handler = p.spec.ID
+	s.Handler = p.face.Load().id
 	s.Oldest = p.open.oldest()
 	s.StoreDown = p.gate.broken()
 	s.Held, s.Paused = p.hold.since()

@@ -9,7 +9,7 @@ func (p *Pool) Room(ctx context.Context) bool {
 	if held, paused := p.hold.since(); !held.IsZero() || !paused.IsZero() || p.gate.broken() {
 		return false
 	}
-	if p.obs.inFlight.Load() >= int64(p.spec.Concurrency) {
+	if p.obs.inFlight.Load() >= int64(p.face.Load().concurrency) {
 		return false
 	}
 	pending, err := p.Pending(ctx)

@@ -58,7 +58,7 @@ type cli struct {
 
 // run executes a command line and gives its exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	c := &cli{program: programName(args[0]), stdin: stdin, stdout: stdout, stderr: stderr}
@@ -159,7 +159,7 @@ running, 4 refused.`,
 	root.PersistentFlags().StringVar(&c.config, "config", "",
 		"configuration `FILE` (default $IDEMD_CONFIG, ./idemd.toml, /etc/idemd/idemd.toml)")
 	root.AddCommand(
-		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(),
+		c.serveCommand(), c.initCommand(), c.checkCommand(), c.sendCommand(), c.statusCommand(), c.reloadCommand(),
 		c.eventsCommand(), c.whyCommand(), c.deadCommand(), c.doubtCommand(),
 		c.replayCommand(), c.batchCommand(), c.handlerCommand(),
 		c.windowsCommand(), c.janitorCommand(), c.verifyFileCommand(), c.doctorCommand(), c.versionCommand(),
@@ -240,11 +240,15 @@ func (c *cli) wrongConfig(err error) error {
 	return &exitError{exitUsage, "correct the configuration; " + c.program + " check looks at it again", err}
 }
 
-// ask calls fn with a client of the running daemon.
+// ask calls fn with a client of the running daemon. Of the configuration only the
+// place of its data counts: the rest may be wrong while somebody edits it.
 func (c *cli) ask(fn func(client *admin.Client) error) error {
-	cfg, err := c.loadConfig()
-	if err != nil {
-		return err
+	cfg := app.DemoConfig()
+	if file := c.configFile(); file != "" {
+		var err error
+		if cfg, err = app.LoadPlace(file); err != nil {
+			return c.wrongConfig(err)
+		}
 	}
 	socket, err := cfg.SocketPath()
 	if err != nil {

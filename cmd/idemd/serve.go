@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +27,9 @@ func (c *cli) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "receive events and run the handlers",
-		Long: `Receive events and run the handlers until SIGINT, SIGTERM or SIGHUP; then let running
-attempts end and stop. A second signal ends the process at once, as a crash
-would: nothing that was answered is lost.
+		Long: `Receive events and run the handlers until SIGINT or SIGTERM; then let running attempts
+end and stop. A second signal ends the process at once, as a crash would: nothing
+that was answered is lost. SIGHUP reads the configuration again, as idemd reload does.
 
 Without any configuration it runs a demo: one source, one handler that logs, data
 in ./idemd-data.`,
@@ -67,6 +69,14 @@ func (c *cli) serve(ctx context.Context, f serveFlags) error {
 				errors.New("the demo does not run under systemd")}
 		}
 		opts.Ready = c.greet
+		var stop context.CancelFunc // nothing to reload: a terminal that closes ends the demo
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+		defer stop()
+	} else {
+		hangup := make(chan os.Signal, 1)
+		signal.Notify(hangup, syscall.SIGHUP)
+		defer signal.Stop(hangup)
+		opts.Reload = hangup
 	}
 	cfg, err := c.loadConfig()
 	if err != nil {

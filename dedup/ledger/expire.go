@@ -51,7 +51,7 @@ func (l *Ledger) expired(now time.Time) *segment {
 		bytes += s.size
 	}
 	s := l.segments[0]
-	old := startOf(s.day + 1).Add(l.cfg.Retain).Before(now)
+	old := startOf(s.day + 1).Add(l.retain).Before(now)
 	switch {
 	case old:
 		return s

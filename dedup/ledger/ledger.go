@@ -66,6 +66,7 @@ type Ledger struct {
 	storms   *storms
 	resume   time.Time // nothing is kept before, after an error
 	stats    Stats
+	retain   time.Duration
 	closed   bool
 
 	kick chan struct{}
@@ -103,7 +104,7 @@ func Open(ctx context.Context, cfg Config) *Ledger {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &Ledger{
-		cfg: cfg, log: cfg.Logger, arrivals: newArrivals(),
+		cfg: cfg, log: cfg.Logger, retain: cfg.Retain, arrivals: newArrivals(),
 		kick: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.storms = newStorms(l.keep)
@@ -294,6 +295,18 @@ func (l *Ledger) flushSegment(s *segment) {
 		l.stats.Unkept += n
 	default:
 		s.size += int64(len(b))
+	}
+}
+
+// SetRetain changes for how long a day is kept; 0 is DefaultRetain.
+func (l *Ledger) SetRetain(retain time.Duration) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retain = retain; retain == 0 {
+		l.retain = DefaultRetain
 	}
 }
 

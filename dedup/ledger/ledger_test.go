@@ -271,6 +271,10 @@ func TestLedger_DaysGoWhole(t *testing.T) {
 		if a := l.Arrivals(); len(a) != 2 || a[0].Count != 10 {
 			t.Errorf("the distribution still has %+v", a)
 		}
+		l.SetRetain(8 * day)
+		if n, err := l.Expire(time.Now()); n != 2 || err != nil || len(files(t, dir)) != 8 {
+			t.Errorf("with a shorter time %d removed, %v", n, err)
+		}
 		closeLedger(t, l)
 		small := open(t, Config{Dir: dir, Retain: 10 * day, TotalBytes: 1000})
 		n, err := small.Expire(time.Now())
