@@ -36,16 +36,8 @@ race: ## run all tests under the race detector
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
 
 .PHONY: fuzz
-fuzz: ## fuzz every parser and codec, one after the other, FUZZTIME=10s each
-	@set -e; grep -rl '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
-		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
-			echo "$$(dirname "$$file") $$target"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" > .fuzz.log 2>&1 || { \
-				cat .fuzz.log; ! grep -q 'Failing input written\|build failed\|--- FAIL: Fuzz.*/' .fuzz.log || exit 1; \
-				echo "no finding: the fuzzer itself stopped, as it may when its time ends"; }; \
-			tail -n 1 .fuzz.log; \
-		done; \
-	done
+fuzz: ## fuzz every parser and codec, FUZZTIME=10s each, FUZZJOBS=2 at a time
+	FUZZTIME=$(FUZZTIME) .ci/fuzz
 
 .PHONY: bench
 bench: ## print the speed figures against their references (takes a few minutes)
