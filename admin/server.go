@@ -44,6 +44,10 @@ type Backend struct {
 
 	Replays *Replays
 
+	// Quarantine is set when there is no Store, because it is damaged: then only
+	// Queue, Sources, Logger and Status are there, too. nil otherwise.
+	Quarantine *Quarantine
+
 	// Status gives what only the process knows: everything but Queue, Store and
 	// the handlers' Open, which the server fills in.
 	Status func(ctx context.Context) Status
@@ -80,6 +84,9 @@ func NewServer(b Backend) *Server {
 	s := &Server{b: b, mux: http.NewServeMux()}
 	b.Replays.s = s
 	for pattern, fn := range s.routes() {
+		if b.Quarantine != nil && !withoutClaims(pattern) {
+			fn = s.refuse
+		}
 		s.mux.Handle(pattern, s.answer(fn))
 	}
 	s.mux.HandleFunc("GET /v1/tail", s.tail)
@@ -214,7 +221,9 @@ func (s *Server) joinStatus(ctx context.Context) (Status, error) {
 	if st.Warnings == nil {
 		st.Warnings = []string{}
 	}
-	st.Store = s.b.Store.Stats()
+	if s.b.Store != nil {
+		st.Store = s.b.Store.Stats()
+	}
 	q, err := s.b.Queue.State(ctx)
 	if err != nil {
 		return Status{}, fmt.Errorf("read queue state: %w", err)

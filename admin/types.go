@@ -33,6 +33,7 @@ type Status struct {
 	Queue       QueueStatus     `json:"queue"`
 	Store       dedup.Stats     `json:"store"`
 	Reload      *Reload         `json:"reload,omitempty"` // the last time that the configuration was read again
+	Quarantine  *Quarantine     `json:"quarantine,omitempty"`
 }
 
 // SourceStatus is one source since the process began.

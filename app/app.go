@@ -38,6 +38,11 @@ type Options struct {
 
 	Reload <-chan os.Signal // asks for the configuration to be read again; nil: nobody does
 
+	// Abandon gives up claims that are damaged: a new store takes their place, and
+	// of the events of this last time it is looked again what they are. 0: the
+	// claims are not given up.
+	Abandon time.Duration
+
 	Restored bool // the operator says that the data directory is an older state of itself
 	Moved    bool // the operator says that it was stopped cleanly and moved, and that there is no other
 }
@@ -64,7 +69,8 @@ type App struct {
 	janitor *janitor.Janitor
 	replays *admin.Replays
 	reloads *reloads
-	failed  chan error // the first error that ends the process
+	refuge  *OperatorError // why this is a quarantine; nil when it is none
+	failed  chan error     // the first error that ends the process
 
 	closeAdmin func(context.Context) error
 	unwatch    context.CancelFunc
@@ -112,6 +118,9 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	if err := a.openStore(ctx); err != nil {
+		if quarantines(err) && a.dir.hasQueue() && !a.dir.first() {
+			return a.openQuarantine(ctx, err)
+		}
 		return err
 	}
 	if err := a.openQueue(ctx); err != nil {
@@ -122,6 +131,9 @@ func (a *App) open(ctx context.Context) error {
 	}
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
 		return fmt.Errorf("recover claims: %w", err)
+	}
+	if err := a.beginAgain(ctx); err != nil {
+		return err
 	}
 	a.retire(ctx, a.cfg.Retire)
 	a.openLedger(ctx)
@@ -221,95 +233,6 @@ func (a *App) serve(name string, srv *http.Server, l net.Listener) (closeServer 
 	}
 }
 
-func (a *App) openStore(ctx context.Context) error {
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("read host name: %w", err)
-	}
-	ballast, err := a.cfg.ballastBytes()
-	if err != nil {
-		return err
-	}
-	if a.past, err = a.readPast(); err != nil {
-		return err
-	}
-	a.store, err = boltstore.Open(ctx, boltstore.Config{
-		Verify: a.opts.verify(),
-		Copy:   a.past.tolerant(), Stopped: a.past.moved(), Outlived: a.past.mark.epoch,
-		Dir: a.dir.dedupPath(), MustExist: !a.dir.first() || a.dir.hasQueue(), Host: host, Ballast: ballast,
-		Logger: a.log.With("component", "dedup"), Fault: a.opts.Fault,
-	})
-	var damage *boltstore.DataError
-	switch {
-	case errors.As(err, &damage):
-		return &OperatorError{What: "cannot use the claim store", Where: a.dir.dedupPath(), Err: damage, Hint: damage.Hint()}
-	case err != nil:
-		return a.dir.unusable("claim store", a.dir.dedupPath(), err)
-	}
-	a.down.onStop("claim store", func(context.Context) error { return a.store.Close() })
-	a.past.store = a.store.Past()
-	if !a.dir.first() && a.dir.version.Incarnation != a.store.Incarnation() {
-		return &OperatorError{
-			What: "claim store and VERSION are from different data directories", Where: a.dir.path,
-			Hint: "restore the whole directory from one backup; halves of two do not know the same events",
-		}
-	}
-	return nil
-}
-
-func (a *App) openQueue(ctx context.Context) error {
-	bytes, err := a.cfg.QueueBytes()
-	if err != nil {
-		return err
-	}
-	returned := len(a.past.reasons()) > 0
-	a.queue, err = queue.Open(ctx, queue.Config{
-		Dir: a.dir.queuePath(), MaxBytes: bytes, Incarnation: a.store.Incarnation(), First: a.dir.first(),
-		Copy: returned, Last: a.knownLast(returned),
-		Logger: a.log.With("component", "queue"), Fault: a.opts.Fault,
-	})
-	if err != nil {
-		return a.dir.unusable("queue", a.dir.queuePath(), err)
-	}
-	a.down.onStop("queue", a.queue.Close)
-	return nil
-}
-
-// knownLast is the last event that the queue of this directory must have. In a
-// copy it may be missing: the queue can have been copied before the claims.
-func (a *App) knownLast(returned bool) uint64 {
-	if returned {
-		return 0
-	}
-	last := a.dir.version.QueueLast
-	for _, spec := range a.live().specs {
-		last = max(last, a.store.SettledTo(spec.ID))
-	}
-	return last
-}
-
-// sealDir says in VERSION that claim store and queue belong together.
-func (a *App) sealDir(ctx context.Context) error {
-	st, err := a.queue.State(ctx)
-	if err != nil {
-		return err
-	}
-	if a.dir.first() && (st.LastSeq > 0 || a.store.Stats().LastNumber > 0) {
-		return &OperatorError{
-			What: "the file VERSION is missing, though the data directory is in use", Where: a.dir.path,
-			Hint: "restore the whole directory from a backup; a single file of it cannot be replaced",
-		}
-	}
-	return a.sealPast(st.LastSeq)
-}
-
-func (a *App) recovery() consumer.Recovery {
-	return consumer.Recovery{
-		Store: a.store, Queue: a.queue, Specs: a.live().specs, Past: a.dir.version.Returned,
-		Logger: a.log.With("component", "consumer"), Fault: a.opts.Fault,
-	}
-}
-
 func (a *App) listenAdmin() error {
 	l, err := admin.Listen(a.socket)
 	if err != nil {
@@ -328,6 +251,42 @@ func (a *App) listenAdmin() error {
 func (a *App) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	if a.refuge == nil {
+		a.runHandlers(work)
+	} else {
+		a.watchDisk(work)
+		a.tell("STATUS=" + a.refuge.Error() + ": events are stored, nothing runs")
+	}
+	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
+	if a.opts.Ready != nil {
+		a.opts.Ready(a.addr)
+	}
+	a.tell(notifyReady)
+	watching, unwatch := context.WithCancel(work)
+	a.unwatch = unwatch
+	a.running.Go(func() { a.watch(watching) })
+	var storeFailed <-chan error
+	if a.store != nil {
+		storeFailed = a.store.Failed()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping")
+	case err = <-a.failed:
+	case err = <-a.queue.Failed():
+	case err = <-storeFailed:
+	}
+	a.tell(notifyStopping)
+	if err != nil {
+		a.log.Error("stopping after a failure", "error", err)
+		return errors.Join(err, a.stopWithin(stopFailed))
+	}
+	return a.stop()
+}
+
+// runHandlers lets everything work that needs the claims.
+func (a *App) runHandlers(work context.Context) {
 	trimming, endTrimming := context.WithCancel(work)
 	a.running.Go(func() { a.trim(trimming) })
 	a.down.onStop("memory", func(context.Context) error { endTrimming(); return nil })
@@ -339,28 +298,6 @@ func (a *App) Run(ctx context.Context) error {
 	a.runJanitor(work)
 	a.runReplays(work)
 	a.runReloads(work)
-	a.log.Info("ready", "addr", a.addr, "data_dir", a.cfg.DataDir, "took", time.Since(a.began).Round(time.Millisecond))
-	if a.opts.Ready != nil {
-		a.opts.Ready(a.addr)
-	}
-	a.tell(notifyReady)
-	watching, unwatch := context.WithCancel(work)
-	a.unwatch = unwatch
-	a.running.Go(func() { a.watch(watching) })
-	var err error
-	select {
-	case <-ctx.Done():
-		a.log.Info("stopping")
-	case err = <-a.failed:
-	case err = <-a.queue.Failed():
-	case err = <-a.store.Failed():
-	}
-	a.tell(notifyStopping)
-	if err != nil {
-		a.log.Error("stopping after a failure", "error", err)
-		return errors.Join(err, a.stopWithin(stopFailed))
-	}
-	return a.stop()
 }
 
 // fail ends Run with err, unless an earlier error already does.

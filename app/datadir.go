@@ -31,6 +31,14 @@ type version struct {
 	DoubtTo  uint64 `json:"doubt_to,omitempty"`
 	Returned bool   `json:"returned,omitempty"`
 
+	// LostFrom: the claims were given up by an operator's word, and a new store
+	// takes their place. Every handler begins at this sequence. 0: nothing of that.
+	LostFrom uint64 `json:"lost_from,omitempty"`
+
+	// QuietFrom: events from here on were stored in quarantine, and have not run in
+	// any time. 0: there was none since the last start that ran anything.
+	QuietFrom uint64 `json:"quiet_from,omitempty"`
+
 	CRC32C string `json:"crc32c"` // of the text with this one empty
 }
 
@@ -178,18 +186,42 @@ func (d *dataDir) seal(incarnation string, epoch uint32, queueLast uint64, retur
 	}
 	doubtTo := d.version.DoubtTo
 	if returned {
-		doubtTo = queueLast
+		doubtTo = d.beforeQuiet(queueLast)
 	}
 	d.version = version{
 		Format: formatVersion, Incarnation: incarnation, Epoch: epoch, QueueLast: queueLast,
-		LockInode: inode, LockBirth: birth, DoubtTo: doubtTo, Returned: returned,
+		LockInode: inode, LockBirth: birth, DoubtTo: doubtTo, Returned: returned, LostFrom: d.version.LostFrom,
 	}
+	return d.writeVersion()
+}
+
+// beforeQuiet gives the last event up to queueLast that may have run.
+func (d *dataDir) beforeQuiet(queueLast uint64) uint64 {
+	if d.version.QuietFrom > 0 {
+		return min(queueLast, d.version.QuietFrom-1)
+	}
+	return queueLast
+}
+
+// quarantined notes that nothing runs that is stored behind queueLast.
+func (d *dataDir) quarantined(queueLast uint64) error {
+	if d.version.QuietFrom > 0 {
+		return nil
+	}
+	d.version.QuietFrom = queueLast + 1
+	return d.writeVersion()
+}
+
+// abandon notes that the claims are given up, and from where on events are looked
+// at again. What up to queueLast may have run is in doubt.
+func (d *dataDir) abandon(from, queueLast uint64) error {
+	d.version.LostFrom, d.version.DoubtTo, d.version.Returned = from, d.beforeQuiet(queueLast), true
 	return d.writeVersion()
 }
 
 // held notes that what waited from before the time that was lost is held.
 func (d *dataDir) held() error {
-	d.version.Returned = false
+	d.version.Returned, d.version.LostFrom = false, 0
 	return d.writeVersion()
 }
 

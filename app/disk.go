@@ -67,10 +67,14 @@ func newDiskWatch(a *App) (*diskWatch, error) {
 	if err != nil {
 		return nil, err
 	}
+	full := func() bool { return false } // in quarantine nothing begins
+	if a.store != nil {
+		full = a.store.Full
+	}
 	return &diskWatch{
 		reserve: reserve, log: a.log.With("component", "disk"),
 		free: func() (int64, error) { return freeBytes(a.cfg.DataDir) },
-		full: a.store.Full, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
+		full: full, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
 		opened: func() {
 			for _, pool := range a.live().pools {
 				pool.Hurry()

@@ -57,7 +57,6 @@ func TestApp_HalvesOfADirectoryBelongTogether(t *testing.T) {
 		{"queue missing", "cannot open the queue", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "queue")) }},
 		{"queue empty", "cannot open the queue", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "queue", "jetstream")) }},
 		{"queue of another", "cannot open the queue", func(dir, other string) error { return swap(dir, other, "queue") }},
-		{"claims missing", "cannot use the claim store", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "dedup")) }},
 		{"claims of another", "claim store and VERSION are from different data directories", func(dir, other string) error { return swap(dir, other, "dedup") }},
 		{"VERSION missing", "the file VERSION is missing, though the data directory is in use", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "VERSION")) }},
 		{"claims and VERSION missing", "cannot use the claim store", func(dir, _ string) error {

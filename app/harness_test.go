@@ -27,11 +27,14 @@ import (
 
 // The test binary is also the daemon: with envConfig set it serves that file
 // until SIGTERM, and kills itself at the hit-th pass of the crash point after it
-// got ready; with hit 0 at the first pass after SIGUSR1.
+// got ready; with hit 0 at the first pass after SIGUSR1, with hit -1 at the first
+// pass of all.
 const (
 	envConfig = "IDEMD_TEST_CONFIG"
 	envPoint  = "IDEMD_TEST_CRASH_AT"
 	envHit    = "IDEMD_TEST_CRASH_HIT"
+
+	envAbandon = "IDEMD_TEST_ABANDON" // as --abandon-claims
 )
 
 func TestMain(m *testing.M) {
@@ -52,10 +55,17 @@ func serveChild(file string) int {
 		return 2
 	}
 	var armed atomic.Bool
+	armed.Store(os.Getenv(envHit) == "-1")
 	opts := Options{Logger: log, Version: "test", Ready: func(addr string) {
 		armed.Store(os.Getenv(envHit) != "0")
 		fmt.Println("ready", addr)
 	}}
+	if text := os.Getenv(envAbandon); text != "" {
+		if opts.Abandon, err = time.ParseDuration(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	opts.Reload = hangup

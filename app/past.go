@@ -22,6 +22,7 @@ import (
 type past struct {
 	copied   bool // LOCK is not the one that VERSION was written beside
 	returned bool // an earlier start found it out, and ended before it was done
+	lost     bool // the claims were given up
 	opts     Options
 	mark     mark // the highest one outside the directory's files
 	store    boltstore.Past
@@ -45,7 +46,8 @@ func (p *past) reasons() []string {
 		{p.copied && !p.opts.Moved, "the data directory is a copy"},
 		{p.store.Behind, "records are missing that were there once"},
 		{p.mark.after(p.store), "the mark outside the directory is higher"},
-		{p.returned, "an earlier start that found so did not come to its end"},
+		{p.lost, "the damaged claims were given up"},
+		{p.returned && !p.lost, "an earlier start that found so did not come to its end"},
 	} {
 		if r.holds {
 			all = append(all, r.text)
@@ -104,6 +106,7 @@ func (a *App) readPast() (past, error) {
 	if p.copied, err = a.dir.copied(); err != nil {
 		return p, err
 	}
+	p.mark = mark{a.dir.version.Incarnation, a.dir.version.Epoch, 0} // claims alone may have been put back
 	for _, text := range a.markTexts() {
 		m, err := parseMark(text)
 		if err != nil {

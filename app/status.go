@@ -15,6 +15,9 @@ import (
 
 // backend is what the admin API looks into.
 func (a *App) backend() admin.Backend {
+	if a.refuge != nil {
+		return a.quarantineBackend()
+	}
 	return admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: a.adminSources, Handlers: a.adminHandlers,
 		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,

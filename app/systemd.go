@@ -132,8 +132,10 @@ func (a *App) watch(ctx context.Context) {
 func (a *App) progress(ctx context.Context, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := a.store.Barrier(ctx); err != nil {
-		return fmt.Errorf("claim store: %w", err)
+	if a.store != nil {
+		if err := a.store.Barrier(ctx); err != nil {
+			return fmt.Errorf("claim store: %w", err)
+		}
 	}
 	if err := a.queue.Barrier(ctx); err != nil {
 		return fmt.Errorf("queue: %w", err)

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,7 @@ type serveFlags struct {
 	logLevel  string
 	restored  bool
 	moved     bool
+	abandon   since
 }
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -42,7 +44,8 @@ in ./idemd-data.`,
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
 	cmd.Flags().BoolVar(&f.restored, "restored", false, "the data directory is an older state of itself (a snapshot of the machine, for instance): hold what it cannot know")
 	cmd.Flags().BoolVar(&f.moved, "moved", false, "the data directory was stopped cleanly and moved here, and there is no other: it is no copy")
-	cmd.MarkFlagsMutuallyExclusive("restored", "moved")
+	cmd.Flags().Var(&f.abandon, "abandon-claims", "give up claims that are damaged and start with none: of the events of the last `DURATION`, irrevocable handlers get those in doubt, others run again")
+	cmd.MarkFlagsMutuallyExclusive("restored", "moved", "abandon-claims")
 	return cmd
 }
 
@@ -59,7 +62,7 @@ func (c *cli) serve(ctx context.Context, f serveFlags) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	opts := app.Options{Logger: logger, Version: programVersion(), Restored: f.restored, Moved: f.moved}
+	opts := app.Options{Logger: logger, Version: programVersion(), Restored: f.restored, Moved: f.moved, Abandon: time.Duration(f.abandon)}
 	if program, err := os.Executable(); err == nil {
 		opts.VerifyProgram = []string{program, verifyFileName}
 	}

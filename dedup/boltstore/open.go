@@ -90,9 +90,9 @@ func (s *Store) prepare() error {
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return fmt.Errorf("make claim directory: %w", err)
 	}
-	var born incarnation
-	if _, err := rand.Read(born[:]); err != nil {
-		return fmt.Errorf("name the incarnation: %w", err)
+	born, err := s.name()
+	if err != nil {
+		return err
 	}
 	if err := s.machine.writeText(tmp, manifestName, manifest{Incarnation: born}); err != nil {
 		return err
@@ -108,6 +108,19 @@ func (s *Store) prepare() error {
 		return fmt.Errorf("publish claim directory: %w", err)
 	}
 	return s.machine.syncDir(filepath.Dir(dir))
+}
+
+// name gives the incarnation of a store that is made.
+func (s *Store) name() (born incarnation, err error) {
+	if s.cfg.Name != "" {
+		err = born.UnmarshalText([]byte(s.cfg.Name))
+	} else {
+		_, err = rand.Read(born[:])
+	}
+	if err != nil {
+		return born, fmt.Errorf("name the incarnation: %w", err)
+	}
+	return born, nil
 }
 
 // start reads what is there and begins a new life.

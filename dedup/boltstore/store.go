@@ -37,6 +37,7 @@ type Config struct {
 	Stopped   bool               // it must have been closed; ErrUnclean if it was not
 	Outlived  uint32             // an epoch that the world has seen: the new one is greater
 	MustExist bool               // the queue holds events: a missing store is an error
+	Name      string             // the incarnation of a store that is made; a random one when empty
 	Ballast   int64              // bytes that are kept for outcomes on a full disk; 0 for none
 	Host      string             // for Record.Host
 	Now       func() time.Time   // wall clock; nil means time.Now
