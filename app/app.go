@@ -123,6 +123,11 @@ func (a *App) open(ctx context.Context) error {
 		}
 		return err
 	}
+	return a.openRuns(ctx)
+}
+
+// openRuns opens everything that needs the claims.
+func (a *App) openRuns(ctx context.Context) (err error) {
 	if err := a.openQueue(ctx); err != nil {
 		return err
 	}
