@@ -63,6 +63,7 @@ type App struct {
 	store   *boltstore.Store
 	queue   *queue.Queue
 	ledger  *ledger.Ledger
+	side    *consumer.SideLog
 	past    past
 	disk    *diskWatch
 	clock   clockWatch
@@ -132,6 +133,9 @@ func (a *App) openRuns(ctx context.Context) (err error) {
 		return err
 	}
 	if err := a.sealDir(ctx); err != nil {
+		return err
+	}
+	if err := a.openSideLog(ctx); err != nil {
 		return err
 	}
 	if err := consumer.Recover(ctx, a.recovery()); err != nil {
@@ -302,6 +306,7 @@ func (a *App) runHandlers(work context.Context) {
 	a.runMarks(work)
 	a.runJanitor(work)
 	a.runReplays(work)
+	a.runSideLog(work)
 	a.runReloads(work)
 }
 

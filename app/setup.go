@@ -58,7 +58,7 @@ func (a *App) openPools(ctx context.Context) error {
 
 func (a *App) newPool(ctx context.Context, spec *consumer.Spec) (*consumer.Pool, error) {
 	pool, err := consumer.NewPool(ctx, consumer.Config{
-		Spec: *spec, Queue: a.queue, Store: a.store, DoubtTo: a.dir.version.DoubtTo,
+		Spec: *spec, Queue: a.queue, Store: a.store, Side: a.side, DoubtTo: a.dir.version.DoubtTo,
 		Logger: a.handlerLog(spec), Fault: a.opts.Fault, Suppressed: a.suppressed,
 	})
 	if err != nil {

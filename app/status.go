@@ -72,6 +72,9 @@ func (a *App) status(ctx context.Context) admin.Status {
 		st.Warnings = append(st.Warnings, sourceWarnings(c, &s)...)
 	}
 	st.Warnings = append(st.Warnings, a.windowWarnings()...)
+	if w := a.sideWarning(); w != "" {
+		st.Warnings = append(st.Warnings, w)
+	}
 	for i, pool := range now.pools {
 		snap := pool.Snapshot()
 		h := handlerStatus(&now.specs[i], snap)

@@ -33,6 +33,24 @@ type rig struct {
 	queue *queue.Queue
 	bolt  *boltstore.Store
 	store *faulty
+	side  *SideLog
+}
+
+// sideLog opens the side log, if it is not open.
+func (r *rig) sideLog() *SideLog {
+	r.t.Helper()
+	if r.side == nil {
+		var err error
+		if r.side, err = OpenSideLog(SideLogPath(r.dir), r.log); err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(func() {
+			if err := r.side.Close(); err != nil {
+				r.t.Error(err)
+			}
+		})
+	}
+	return r.side
 }
 
 func newRig(t *testing.T) *rig {
@@ -120,7 +138,7 @@ func (r *rig) start(s Spec) *Pool {
 
 func (r *rig) startWith(cfg Config) *Pool {
 	r.t.Helper()
-	cfg.Queue, cfg.Store, cfg.Logger = r.queue, r.store, r.log
+	cfg.Queue, cfg.Store, cfg.Logger, cfg.Side = r.queue, r.store, r.log, r.sideLog()
 	p, err := NewPool(r.t.Context(), cfg)
 	if err != nil {
 		r.t.Fatal(err)

@@ -48,6 +48,7 @@ type Config struct {
 	Spec    Spec
 	Queue   *queue.Queue
 	Store   dedup.Store
+	Side    *SideLog           // for StoreUnavailable Allow; nil where no handler has it
 	Logger  *slog.Logger       // carries the handler's name; slog.Default when nil
 	Now     func() time.Time   // time.Now when nil
 	AckWait time.Duration      // queue.DefaultAckWait when 0; open deliveries are marked three times in it
@@ -68,6 +69,7 @@ type Pool struct {
 	spec        Spec // changes between two shifts only
 	queue       *queue.Queue
 	store       dedup.Store
+	side        *SideLog
 	log         *slog.Logger
 	now         func() time.Time
 	ackWait     time.Duration
@@ -114,11 +116,14 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("check handler %q: %s %s", cfg.Spec.ID, problems[0].Field, problems[0].Text)
 	}
 	spec := cfg.Spec.WithDefaults()
+	if spec.StoreUnavailable == Allow && cfg.Side == nil {
+		return nil, fmt.Errorf("check handler %q: store_unavailable is allow, and there is no side log", spec.ID)
+	}
 	r := newReaper(Recovery{
 		Store: cfg.Store, Queue: cfg.Queue, Specs: []Spec{spec}, Logger: cfg.Logger, Now: cfg.Now, Fault: cfg.Fault,
 	})
 	p := &Pool{
-		spec: spec, queue: cfg.Queue, store: cfg.Store, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
+		spec: spec, queue: cfg.Queue, store: cfg.Store, side: cfg.Side, reaper: r, now: r.now, fault: r.fault, obs: cfg.Observe,
 		log: r.log, lost: cfg.lost, doubtTo: cfg.DoubtTo, suppression: cfg.Suppressed,
 		ackWait: orDefault(cfg.AckWait, queue.DefaultAckWait),
 		open:    newOpenDeliveries(), claims: newClaims(), gate: gate{now: r.now}, hold: newHold(r.now), pace: newPace(r.now, spec.MaxRate),

@@ -87,6 +87,10 @@ func (p *Pool) acquire(ctx context.Context, r *run) bool {
 		p.giveBack(r)
 		return false
 	}
+	if e, waits := p.side.find(r.key); waits && r.delivered {
+		p.besideDone(r, &e)
+		return false
+	}
 	res, err := p.ask(ctx, r, false)
 	if err == nil && p.leadsNowhere(ctx, r, &res) {
 		res, err = p.ask(ctx, r, true)
@@ -231,16 +235,38 @@ func (p *Pool) unanswered(ctx context.Context, r *run, err error) {
 
 // runAllowed runs without a claim, as "allow" wants it. See StoreUnavailable.
 func (p *Pool) runAllowed(ctx context.Context, r *run) {
+	if p.side.full() {
+		p.giveBack(r)
+		return
+	}
 	answer, ok := p.attempt(ctx, r)
 	switch {
 	case !ok:
-	case answer.Class == Done:
-		p.obs.unclaimed.Add(1)
-		p.claims.setLost(r.key, false)
-		p.finish(r)
-	default:
+		return
+	case answer.Class != Done:
 		p.giveBack(r)
+		return
 	}
+	p.obs.unclaimed.Add(1)
+	if err := p.side.add(newSideEntry(r, &p.spec, p.now())); err != nil {
+		p.obs.storeErrors.Add(1)
+		p.log.Warn("run without a claim not written down, it will run again", "event_id", r.eventID(), "run_id", r.key.RunID(), "error", err)
+		p.giveBack(r)
+		return
+	}
+	p.claims.setLost(r.key, false)
+	p.finish(r)
+}
+
+// besideDone deals with a delivery whose run is in the side log: it is a duplicate.
+// Another payload waits for the store, which knows what to do with it.
+func (p *Pool) besideDone(r *run, e *sideEntry) {
+	if e.Origin == r.ev.Origin && e.fingerprint().Differs(r.ev.Fingerprint) {
+		p.giveBack(r)
+		return
+	}
+	p.obs.verdict(dedup.AlreadyDone)
+	p.finish(r)
 }
 
 // mismatch deals with another payload under a known identity: it has a key of

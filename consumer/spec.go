@@ -35,10 +35,9 @@ func DefaultRetry() []time.Duration {
 // answer.
 type StoreUnavailable string
 
-// The choices. With Allow an event runs without a claim: success is acked and
-// counted, failure comes again in 30 s. Such runs leave no record, so that a
-// duplicate of one runs again; a side log that is merged into the store later is
-// not built yet.
+// The choices. With Allow an event runs without a claim: success is written to the
+// SideLog, which is merged when the store answers again, and acked; failure comes
+// again in 30 s.
 const (
 	Refuse StoreUnavailable = "refuse" // run nothing
 	Allow  StoreUnavailable = "allow"  // run without a claim

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -178,6 +179,7 @@ type Put struct {
 	Attempts    uint32
 	Due         Time          // Waiting
 	Retain      time.Duration // Done: until it expires
+	Outcome     Outcome       // Done: OutcomeDropped when 0
 	Reason      Reason
 	Parked      bool
 }
@@ -207,7 +209,7 @@ func (op Put) decide(cur *Record, env Env) Result {
 	case Waiting:
 		r.Due = op.Due
 	case Done:
-		r.Outcome, r.Committed, r.Expires = OutcomeDropped, env.Now, env.Now.Add(op.Retain)
+		r.Outcome, r.Committed, r.Expires = cmp.Or(op.Outcome, OutcomeDropped), env.Now, env.Now.Add(op.Retain)
 	case Dead, InDoubt:
 	default:
 		return fenced(cur)
