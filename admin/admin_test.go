@@ -120,6 +120,7 @@ func (w *world) serve() {
 			}
 			return admin.Status{Version: "v1", Handlers: []admin.HandlerStatus{{Name: "crm", ID: "crm-id", State: state}, {Name: "erp", ID: "erp"}}}
 		},
+		Output: func(run string) (string, error) { return "said by " + run, nil },
 		Explain: func(_ context.Context, handler string, _ queue.Message, rec *dedup.Record) admin.Explanation {
 			if rec == nil {
 				return admin.Explanation{State: "unseen", Text: handler + " has not seen it"}

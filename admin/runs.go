@@ -210,6 +210,11 @@ func (s *Server) showRun(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.b.Output != nil {
+		if v.Output, err = s.b.Output(v.ID); err != nil {
+			return nil, fmt.Errorf("read what the command said: %w", err)
+		}
+	}
 	m, err := s.eventOf(r.Context(), rec)
 	if errors.Is(err, queue.ErrMissing) {
 		return v, nil

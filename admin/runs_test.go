@@ -69,6 +69,9 @@ func TestDead_IsListedShownRetriedAndDropped(t *testing.T) {
 		t.Fatalf("got %+v, %v", page, err)
 	}
 	shown, err := w.client.Run(t.Context(), admin.DeadList, a.RunID()[:10])
+	if shown.Output != "said by "+a.RunID() {
+		t.Errorf("output %q", shown.Output)
+	}
 	if err != nil || shown.Event == nil || shown.Event.PlatformID != "a" || shown.Explanation == nil {
 		t.Fatalf("got %+v, %v", shown, err)
 	}

@@ -61,6 +61,10 @@ type Backend struct {
 
 	Janitor Janitor
 
+	// Output gives the end of what the command of a run's last attempt said. nil
+	// where there are no commands.
+	Output func(run string) (string, error)
+
 	// Reload reads the configuration again. With dryRun it only says what that
 	// would change.
 	Reload func(ctx context.Context, dryRun bool) (Reload, error)

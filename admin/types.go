@@ -167,6 +167,8 @@ type Run struct {
 	Event       *Event       `json:"event,omitempty"`
 	Body        []byte       `json:"body,omitempty"`
 	Explanation *Explanation `json:"explanation,omitempty"`
+
+	Output string `json:"output,omitempty"` // the end of what its command said in the last attempt, which failed
 }
 
 // Explanation says in words why a handler did what it did with an event.

@@ -115,6 +115,7 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.lockDir(); err != nil {
 		return err
 	}
+	a.endOrphans(ctx)
 	if err := a.listen(sources); err != nil {
 		return err
 	}
@@ -190,6 +191,19 @@ func (a *App) lockDir() (err error) {
 		}
 	}
 	return nil
+}
+
+// endOrphans ends commands that a dead idemd has left running, before their runs
+// are settled. What cannot be ended is said, and no reason not to start.
+func (a *App) endOrphans(ctx context.Context) {
+	commands := a.cfg.commands()
+	n, err := commands.KillOrphans(ctx)
+	if err = errors.Join(err, commands.Sweep(time.Now())); err != nil {
+		a.log.Warn("commands of an earlier process not dealt with", "error", err)
+	}
+	if n > 0 {
+		a.log.Warn("commands of an earlier process were still running and are killed", "processes", n)
+	}
 }
 
 // listen binds the receiver's address. Until Run, requests are refused as each

@@ -185,12 +185,17 @@ func (b *builder) http(c *Config, table string, h *HandlerConfig) consumer.Handl
 }
 
 func (b *builder) exec(c *Config, table string, h *HandlerConfig) consumer.Handler {
-	handler, err := consumer.NewExec(consumer.ExecConfig{Command: h.Command, Dir: c.dir(), Answers: h.Answers})
+	handler, err := consumer.NewExec(consumer.ExecConfig{Command: h.Command, Dir: c.dir(), Answers: h.Answers, Notes: c.commands()})
 	if err != nil {
 		b.add(c, table+".command", err.Error(), "the user that runs idemd must be able to run the program")
 		return nil
 	}
 	return handler
+}
+
+// commands is where commands leave what outlives the process that runs them.
+func (c *Config) commands() *consumer.Commands {
+	return consumer.NewCommands(filepath.Join(c.DataDir, "commands"))
 }
 
 // maxQueue is the default bound of the queue on a large disk.

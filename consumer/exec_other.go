@@ -3,6 +3,7 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"syscall"
 )
@@ -13,3 +14,9 @@ const execSupported = false
 func ownGroup() *syscall.SysProcAttr { return nil }
 
 func awaitExit(int) error { return errors.ErrUnsupported }
+
+func processStart(int) (string, error) { return "", errors.ErrUnsupported }
+
+func bootID() string { return "" }
+
+func killOrphan(context.Context, running) (int, error) { return 0, nil }

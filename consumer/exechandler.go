@@ -38,12 +38,14 @@ type ExecConfig struct {
 	Command []string          // program and arguments; the program is looked for in PATH unless it has a slash
 	Dir     string            // where it runs, and where a relative path to it begins; idemd's own when empty
 	Answers map[string]string // own classification, exit code to class: "3" = "done"
+	Notes   *Commands         // where commands leave what outlives this process; nil: nowhere
 }
 
 // Exec is the handler that runs a command for each event: the payload on
 // standard input, what an HTTP handler gets in headers in variables. The
-// environment holds these and PATH, nothing else. Its output is discarded, for it
-// may quote the payload.
+// environment holds these and PATH, nothing else. Of its output the last 4 KiB are
+// kept when it failed, for whoever looks at the run; never in a log, for it may
+// quote the payload.
 //
 // The command has a process group of its own, all of which is killed when the
 // command ends or its time is over; the command itself also when idemd dies.
@@ -53,6 +55,8 @@ type Exec struct {
 	dir  string
 	env  []string
 	own  map[int]Class
+
+	notes *Commands
 }
 
 // NewExec makes an Exec. The error says what is wrong with cfg.
@@ -76,24 +80,43 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 		return nil, fmt.Errorf("check command: %w", err)
 	}
 	return &Exec{
-		path: path, args: slices.Clone(cfg.Command), dir: cfg.Dir, own: own,
+		path: path, args: slices.Clone(cfg.Command), dir: cfg.Dir, own: own, notes: cfg.Notes,
 		env: []string{"PATH=" + orDefault(os.Getenv("PATH"), plainPath)},
 	}, nil
 }
 
 // Handle runs the command once and classifies its exit code.
 func (e *Exec) Handle(ctx context.Context, a *Attempt) Answer {
+	var said lastBytes
+	answer := e.handle(ctx, a, &said)
+	run := a.Key.RunID()
+	switch {
+	case answer.Class == Done && a.Number > 1:
+		e.notes.forget(run)
+	case answer.Class != Done:
+		if err := e.notes.keep(run, said.bytes()); err != nil {
+			answer.Reason.Detail += "; what it said could not be kept"
+		}
+	}
+	return answer
+}
+
+func (e *Exec) handle(ctx context.Context, a *Attempt, said *lastBytes) Answer {
 	// The system kills the child when the thread that made it ends: that must not
 	// happen while the child runs.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := &exec.Cmd{
 		Path: e.path, Args: e.args, Dir: e.dir, Env: append(slices.Clip(e.env), eventEnv(a)...),
-		Stdin: bytes.NewReader(a.Event.Body), SysProcAttr: ownGroup(), WaitDelay: pipeDelay,
+		Stdin: bytes.NewReader(a.Event.Body), Stdout: said, Stderr: said, SysProcAttr: ownGroup(), WaitDelay: pipeDelay,
 	}
 	if err := cmd.Start(); err != nil {
 		return Answer{Class: NoEffect, Endless: true, Reason: dedup.Reason{Code: "exec-start", Detail: "the command could not be started: " + startError(err)}}
 	}
+	// A command that could not be noted runs all the same: it dies with idemd, and
+	// only what it has started would not be found again.
+	end, _ := e.notes.begin(cmd.Process.Pid, a.Key.RunID())
+	defer end()
 	if err := superviseGroup(ctx, cmd.Process.Pid); err != nil {
 		return Answer{Class: Unknown, Reason: dedup.Reason{Code: "exec-wait", Detail: "the end of the command was not seen"}}
 	}

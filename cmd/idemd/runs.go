@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -112,6 +113,13 @@ func printRun(p *printer, r *admin.Run) {
 	)
 	if r.Explanation != nil {
 		p.line("%s", plain(r.Explanation.Text))
+	}
+	if r.Output == "" {
+		return
+	}
+	p.line("what its command said at the end of the last attempt:")
+	for line := range strings.Lines(r.Output) {
+		p.line("  | %s", plain(strings.TrimRight(line, "\r\n")))
 	}
 }
 
