@@ -34,6 +34,8 @@ type face struct {
 	concurrency int
 	consumer    *queue.Consumer
 	log         *slog.Logger
+	serializeBy string
+	lanes       *lanes
 }
 
 // strict reports whether an event of a handler that is idempotent now has a record
@@ -44,7 +46,8 @@ func (p *Pool) strict(ctx context.Context, key event.Key) bool {
 }
 
 func (p *Pool) show(log *slog.Logger) {
-	p.face.Store(&face{id: p.spec.ID, name: p.spec.Name, concurrency: p.spec.Concurrency, consumer: p.consumer, log: log})
+	p.face.Store(&face{id: p.spec.ID, name: p.spec.Name, concurrency: p.spec.Concurrency, consumer: p.consumer, log: log,
+		serializeBy: p.spec.SerializeBy, lanes: p.lanes})
 }
 
 // Change lets the handler go on under another Spec of the same id, with a logger
@@ -99,6 +102,11 @@ func (p *Pool) change(ctx context.Context, c *change) error {
 			return err
 		}
 	}
+	if old.SerializeBy != p.spec.SerializeBy || old.HoldOrder != p.spec.HoldOrder {
+		if err := p.fillAgain(ctx); err != nil {
+			return err
+		}
+	}
 	p.show(c.log)
 	p.hold.hurry()
 	if closer, ok := old.Handler.(io.Closer); ok && old.Handler != p.spec.Handler {
@@ -110,21 +118,24 @@ func (p *Pool) change(ctx context.Context, c *change) error {
 	return nil
 }
 
-// consumeAnew makes the consumer again, for other sources or another number of
-// open deliveries. While the queue does not answer, it tries again.
-func (p *Pool) consumeAnew(ctx context.Context) error {
+// fillAgain fills other lanes. While the store or the queue do not answer, it tries
+// again.
+func (p *Pool) fillAgain(ctx context.Context) error {
+	return p.again(ctx, "lanes not filled", func() error { return p.fillLanes(ctx) })
+}
+
+// again does what nothing else can do for it, until it succeeds or the pool ends.
+func (p *Pool) again(ctx context.Context, failed string, do func() error) error {
 	for {
-		start := p.progress.saved.Load() + 1
-		consumer, err := p.queue.Consume(ctx, p.consumerConfig(start))
-		if err == nil {
-			p.consumer = consumer
+		err := do()
+		switch {
+		case err == nil:
 			return nil
-		}
-		if errors.Is(err, queue.ErrClosed) {
-			return fmt.Errorf("change consumer of %s: %w", p.spec.Name, err)
+		case errors.Is(err, queue.ErrClosed), errors.Is(err, dedup.ErrClosed):
+			return fmt.Errorf("change handler %s: %w", p.spec.Name, err)
 		}
 		p.obs.queueErrors.Add(1)
-		p.log.Warn("consumer not changed, trying again", "error", err)
+		p.log.Warn(failed+", trying again", "error", err)
 		select {
 		case <-p.stop:
 			return ErrStopped
@@ -133,4 +144,16 @@ func (p *Pool) consumeAnew(ctx context.Context) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// consumeAnew makes the consumer again, for other sources or another number of
+// open deliveries.
+func (p *Pool) consumeAnew(ctx context.Context) error {
+	return p.again(ctx, "consumer not changed", func() error {
+		consumer, err := p.queue.Consume(ctx, p.consumerConfig(p.progress.saved.Load()+1))
+		if err == nil {
+			p.consumer = consumer
+		}
+		return err
+	})
 }

@@ -29,8 +29,8 @@ const (
 	runningName = ".running"
 )
 
-// running is a command that runs. Its group has its pid.
-type running struct {
+// command is one that runs. Its group has its pid.
+type command struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"` // since boot, in clock ticks
 	Boot  string `json:"boot"`  // id of the boot
@@ -46,7 +46,7 @@ func (c *Commands) begin(pid int, run string) (end func(), err error) {
 	if err != nil {
 		return func() {}, fmt.Errorf("note command: %w", err)
 	}
-	b, err := json.Marshal(running{PID: pid, Start: start, Boot: bootID(), Run: run})
+	b, err := json.Marshal(command{PID: pid, Start: start, Boot: bootID(), Run: run})
 	if err != nil {
 		return func() {}, fmt.Errorf("note command: %w", err)
 	}
@@ -83,7 +83,7 @@ func (c *Commands) KillOrphans(ctx context.Context) (killed int, err error) {
 	var errs []error
 	for _, name := range names {
 		b, err := os.ReadFile(name)
-		var r running
+		var r command
 		if err == nil && json.Unmarshal(b, &r) == nil && r.PID > 1 && r.Boot == bootID() {
 			n, kerr := killOrphan(ctx, r)
 			killed, err = killed+n, kerr

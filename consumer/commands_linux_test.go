@@ -83,17 +83,17 @@ func group(t *testing.T, run string) (leader *exec.Cmd, child string) {
 
 func TestCommands_KillOrphans(t *testing.T) {
 	for name, c := range map[string]struct {
-		change     func(r *running)
+		change     func(r *command)
 		run        string // in the environment
 		leaderGone bool
 		killed     int
 	}{
 		"both run":                        {run: "run_a", killed: 2},
 		"its child is left":               {run: "run_a", leaderGone: true, killed: 1},
-		"another process has its number":  {change: func(r *running) { r.Start = "1" }, run: "run_b"},
+		"another process has its number":  {change: func(r *command) { r.Start = "1" }, run: "run_b"},
 		"another one, and of another run": {run: "run_b", leaderGone: true},
-		"before a boot":                   {change: func(r *running) { r.Boot = "x" }, run: "run_a"},
-		"a number that nobody has":        {change: func(r *running) { r.PID = 0 }, run: "run_a"},
+		"before a boot":                   {change: func(r *command) { r.Boot = "x" }, run: "run_a"},
+		"a number that nobody has":        {change: func(r *command) { r.PID = 0 }, run: "run_a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leader, child := group(t, c.run)
@@ -102,7 +102,7 @@ func TestCommands_KillOrphans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := running{PID: leader.Process.Pid, Start: start, Boot: bootID(), Run: "run_a"}
+			r := command{PID: leader.Process.Pid, Start: start, Boot: bootID(), Run: "run_a"}
 			if c.change != nil {
 				c.change(&r)
 			}

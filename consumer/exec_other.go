@@ -19,4 +19,4 @@ func processStart(int) (string, error) { return "", errors.ErrUnsupported }
 
 func bootID() string { return "" }
 
-func killOrphan(context.Context, running) (int, error) { return 0, nil }
+func killOrphan(context.Context, command) (int, error) { return 0, nil }

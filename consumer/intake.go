@@ -12,7 +12,7 @@ import (
 
 // fetch offers deliveries to free workers.
 func (p *Pool) fetch(ctx context.Context) error {
-	if d := p.kept.delivery; d != nil && !p.offer(ctx, d) {
+	if d := p.kept.delivery; d != nil && (!p.arrive(ctx, d) || !p.offer(ctx, d)) {
 		return nil
 	}
 	p.kept.delivery = nil
@@ -42,7 +42,7 @@ func (p *Pool) fetch(ctx context.Context) error {
 			p.obs.redelivered.Add(1)
 			continue // it is being worked on
 		}
-		if !p.offer(ctx, d) {
+		if !p.arrive(ctx, d) || !p.offer(ctx, d) {
 			p.kept.delivery = d
 			return nil
 		}
@@ -73,6 +73,9 @@ func (p *Pool) wakeUps(taking, running context.Context) error {
 		}
 		p.reclaimLost(running)
 		p.reapDead(running)
+		if p.kept.due = p.offerDue(taking, p.readyRuns(taking)); p.kept.due != nil {
+			return nil
+		}
 		records, next, err := p.store.Due(taking, p.spec.ID, dedup.At(p.now()), p.spec.Concurrency)
 		switch {
 		case err == nil:
@@ -125,6 +128,7 @@ func (p *Pool) untilDue(ctx context.Context, next dedup.Time) {
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-p.lanes.rang:
 	case <-p.store.Wake(p.spec.ID):
 	case <-ctx.Done():
 	}

@@ -18,6 +18,7 @@ type Observe struct {
 	fenced, lostGrants, unclaimed, giveBacks atomic.Uint64
 	storeErrors, parkErrors, queueErrors     atomic.Uint64
 	redelivered, uncopied                    atomic.Uint64
+	unserialized                             atomic.Uint64
 	duplicates, duplicatesOver               atomic.Uint64
 	inFlight, settling, unreaped             atomic.Int64
 	parkedFull                               atomic.Bool
@@ -60,6 +61,8 @@ type Snapshot struct {
 	StoreErrors uint64            `json:"store_errors"` // operations that the claim store did not answer
 	ParkErrors  uint64            `json:"park_errors"`  // copies that could not be parked at once
 	QueueErrors uint64            `json:"queue_errors"` // acks and marks that were not sent
+	Unserial    uint64            `json:"unserialized"` // events without the value of serialize_by: they wait for nobody
+	Blocked     int               `json:"blocked"`      // runs that wait for their turn
 	Duplicates  uint64            `json:"duplicates"`   // duplicates that got a record of their own
 	DupsOver    uint64            `json:"dups_over"`    // duplicates over MaxDuplicates of their event: suppressed
 	Uncopied    uint64            `json:"uncopied"`     // runs that went on without a copy: there was no room for it
@@ -84,7 +87,7 @@ func (o *Observe) snapshot() Snapshot {
 		Fenced: o.fenced.Load(), LostGrants: o.lostGrants.Load(), Unclaimed: o.unclaimed.Load(), GivenBack: o.giveBacks.Load(),
 		Redelivered: o.redelivered.Load(), Duplicates: o.duplicates.Load(), DupsOver: o.duplicatesOver.Load(),
 		StoreErrors: o.storeErrors.Load(), ParkErrors: o.parkErrors.Load(), QueueErrors: o.queueErrors.Load(),
-		Uncopied: o.uncopied.Load(), ParkedFull: o.parkedFull.Load(), Unreaped: o.unreaped.Load(),
+		Unserial: o.unserialized.Load(), Uncopied: o.uncopied.Load(), ParkedFull: o.parkedFull.Load(), Unreaped: o.unreaped.Load(),
 		Times: o.times.snapshot(), InFlight: o.inFlight.Load(), Settling: o.settling.Load(),
 	}
 	for c := Done; int(c) < len(o.byClass); c++ {

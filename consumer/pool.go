@@ -88,6 +88,7 @@ type Pool struct {
 	gate   gate
 	hold   *hold
 	pace   *pace
+	lanes  *lanes // changes between two shifts only
 
 	deliveries chan *queue.Delivery // to the next free worker
 	due        chan dedup.Record    // to the next free worker
@@ -136,6 +137,10 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	}
 	if err := p.consume(ctx); err != nil {
 		return nil, fmt.Errorf("make consumer: %w", err)
+	}
+	if err := p.fillLanes(ctx); err != nil {
+		p.consumer.Stop()
+		return nil, err
 	}
 	p.show(p.log)
 	return p, nil
@@ -309,6 +314,7 @@ func (p *Pool) Snapshot() Snapshot {
 	s.Oldest = p.open.oldest()
 	s.StoreDown = p.gate.broken()
 	s.Held, s.Paused = p.hold.since()
+	s.Blocked = p.face.Load().lanes.waiting()
 	s.SettledTo = p.open.progress()
 	return s
 }
@@ -318,10 +324,12 @@ type run struct {
 	ev        *event.Event
 	key       event.Key
 	seq       uint64
-	delivered bool          // a delivery stands behind it and is open
-	claimed   bool          // rec is the claim's record
-	rec       dedup.Record  // zero before
-	trial     bool          // the handler is held, this event tries whether it works again
-	reached   bool          // the handler was called
+	delivered bool         // a delivery stands behind it and is open
+	claimed   bool         // rec is the claim's record
+	rec       dedup.Record // zero before
+	trial     bool         // the handler is held, this event tries whether it works again
+	reached   bool         // the handler was called
+	turn      turnOf
+	again     bool          // it comes again: by its delivery, or by its record
 	against   *dedup.Record // of another payload under the same identity; nil when there is none
 }

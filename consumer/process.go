@@ -27,6 +27,8 @@ func (p *Pool) deliver(ctx context.Context, d *queue.Delivery, trial bool) bool 
 		p.shelve(ctx, r, dedup.InDoubt, dedup.Reason{Code: dedup.ReasonTimeWentBack, Detail: "it may have run after this copy was made"})
 	case p.spec.Effect == dedup.Idempotent && !p.strict(ctx, r.key):
 		p.runUnclaimed(ctx, r)
+	case !p.enter(r):
+		p.block(ctx, r)
 	default:
 		p.runClaimed(ctx, r)
 	}
@@ -50,6 +52,7 @@ func (p *Pool) wake(ctx context.Context, rec *dedup.Record, trial bool) bool {
 	r := &run{key: rec.Key, seq: rec.Seq, rec: *rec, trial: trial}
 	var err error
 	switch r.ev, err = fetch(ctx, p.queue, p.spec.ID, rec); {
+	case err == nil && !p.enter(r): // it is called when its turn has come
 	case err == nil:
 		p.runClaimed(ctx, r)
 	case errors.Is(err, queue.ErrMissing):
@@ -78,6 +81,7 @@ func (p *Pool) runClaimed(ctx context.Context, r *run) {
 			return // settling leaves the claim
 		}
 	}
+	p.exit(r, r.again)
 	p.claims.leave(r.key.Tuple)
 }
 
@@ -110,6 +114,7 @@ func (p *Pool) acquire(ctx context.Context, r *run) bool {
 	case dedup.Mismatch:
 		p.mismatch(ctx, r, &res.Record)
 	default:
+		r.again = res.Verdict == dedup.NotYet || res.Verdict == dedup.Busy
 		p.log.Debug("duplicate suppressed", "verdict", res.Verdict.String(),
 			"event_id", r.ev.ID(), "run_id", r.key.RunID(), "seq", r.seq)
 		p.suppressed(r, res.Verdict, &res.Record)

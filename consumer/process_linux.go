@@ -54,7 +54,7 @@ func bootID() string {
 // killOrphan kills what is left of a command's group. A process is the command
 // when it began when that did; it is a child of it when it is in its group and
 // has its run in the environment: a number that was given again has neither.
-func killOrphan(ctx context.Context, r running) (killed int, err error) {
+func killOrphan(ctx context.Context, r command) (killed int, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)

@@ -23,9 +23,11 @@ func (p *Pool) settleLater(ctx context.Context, r *run, s settlement) {
 	if !p.async(ctx, func() {
 		defer p.claims.leave(r.key.Tuple)
 		p.settle(ctx, r, s)
+		p.exit(r, r.again || s.action == postpone)
 	}) {
 		p.claims.leave(r.key.Tuple)
 		p.leave(r)
+		p.exit(r, r.again)
 	}
 }
 
@@ -255,6 +257,7 @@ func (p *Pool) finish(r *run) {
 
 // leave lets the delivery come again when its time has run out.
 func (p *Pool) leave(r *run) {
+	r.again = true
 	if r.delivered {
 		p.open.leave(r.seq)
 	}
@@ -263,6 +266,7 @@ func (p *Pool) leave(r *run) {
 // giveBack lets the delivery come again in 30 s. It is for a claim store that
 // does not answer, and for nothing else: retries come from the store.
 func (p *Pool) giveBack(r *run) {
+	r.again = true
 	if !r.delivered {
 		return
 	}

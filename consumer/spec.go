@@ -95,6 +95,8 @@ type Spec struct {
 	Timeout          time.Duration   // of one attempt
 	Concurrency      int             // attempts at one time
 	MaxRate          float64         // events a second that are taken; 0 for no bound
+	SerializeBy      string          // path in the body: one run at a time for each value there; "*": one at all; "": no bound
+	HoldOrder        bool            // with SerializeBy: also one after the other, in the order of the events
 	Retry            []time.Duration // delays between attempts; nil takes the default, empty allows one attempt
 	Jitter           float64         // a delay d becomes d to d*(1+Jitter): never early
 	OnMismatch       OnMismatch
@@ -160,6 +162,10 @@ func (s Spec) Validate() []Problem {
 		{s.OnDuplicate.Handler() != "" && s.OnDuplicate.Handler() == s.ID, "on_duplicate", "must be another handler"},
 		{s.Effect == dedup.Idempotent && s.OnDuplicate.valid() && s.OnDuplicate != OnDuplicateDrop, "on_duplicate",
 			"means nothing for an idempotent handler: no record tells duplicates"},
+		{s.SerializeBy != "" && s.Effect == dedup.Idempotent, "serialize_by",
+			"needs a record of what waits, which an idempotent handler does not have: remove it, or write another effect"},
+		{s.SerializeBy != "" && !validPath(s.SerializeBy), "serialize_by", `write names joined by dots, such as "data.customer", or "*"`},
+		{s.HoldOrder && s.SerializeBy == "", "hold_order", `means nothing without serialize_by: write that, too, or remove this`},
 		{s.Timeout < 0, "timeout", "must be more than 0"},
 		{s.Concurrency < 0 || s.Concurrency > 4096, "concurrency", "must be 1 to 4096"},
 		{!(s.MaxRate >= 0 && s.MaxRate <= maxMaxRate) || s.MaxRate > 0 && s.MaxRate < minMaxRate, "max_rate",
@@ -186,6 +192,10 @@ func (s Spec) Validate() []Problem {
 		}
 	}
 	return problems
+}
+
+func validPath(path string) bool {
+	return !slices.Contains(strings.Split(path, "."), "")
 }
 
 // MaxAttempts is how many attempts that count a run has.

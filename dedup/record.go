@@ -207,6 +207,7 @@ const (
 	ReasonDuplicate    = "duplicate"      // the event had been done when it came again
 	ReasonReplay       = "replay"         // a replay asked for it
 	ReasonTimeWentBack = "time-went-back" // it may have run in time that this data directory does not know of
+	ReasonBlocked      = "blocked"        // it waits for its turn
 	ReasonUnclaimed    = "unclaimed"      // it ran while the claim store did not answer
 	ReasonRetired      = "retired"        // its handler or source is gone for good
 	ReasonOperator     = "operator"       // somebody decided
