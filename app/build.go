@@ -56,6 +56,7 @@ func (c *Config) specs(logger *slog.Logger) (_ []consumer.Spec, digests []digest
 			ID: h.ID, Name: h.Name, Types: h.Types,
 			StoreUnavailable: consumer.StoreUnavailable(h.StoreUnavailable),
 			Timeout:          h.Timeout.Std(), Concurrency: h.Concurrency, MaxRate: float64(h.MaxRate),
+			SerializeBy: h.SerializeBy, HoldOrder: h.HoldOrder,
 			OnMismatch:  consumer.OnMismatch(h.OnMismatch),
 			OnDuplicate: c.duplicatePolicy(h), DuplicatesOnly: c.duplicatesOnly(h),
 			Retain: h.Cold.Std(), ReplayLimit: c.Windows.ReplayLimit.Std(),

@@ -120,7 +120,9 @@ type HandlerConfig struct {
 	StoreUnavailable string            `toml:"store_unavailable"`
 	Timeout          Duration          `toml:"timeout"`
 	Concurrency      int               `toml:"concurrency"`
-	Retry            []Duration        `toml:"retry"` // waits between attempts
+	Retry            []Duration        `toml:"retry"`        // waits between attempts
+	SerializeBy      string            `toml:"serialize_by"` // path in the body, or "*"; empty: no bound
+	HoldOrder        bool              `toml:"hold_order"`
 	OnMismatch       string            `toml:"on_mismatch"`
 	OnDuplicate      string            `toml:"on_duplicate"` // drop, dead-letter or handler:NAME
 	Cold             Duration          `toml:"cold"`         // 0: that of [windows]

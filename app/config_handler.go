@@ -29,6 +29,7 @@ func (v *validation) handlers() {
 			v.typePattern(fmt.Sprintf("%s.types[%d]", table, j), t)
 		}
 		v.effect(table, h)
+		v.serialize(table, h)
 		v.runs(table, h)
 		v.oneOf(table+".on_mismatch", h.OnMismatch, "park", "drop")
 		v.onDuplicate(table, h)
@@ -56,6 +57,19 @@ func (v *validation) kind(table string, h *HandlerConfig) {
 	if h.Kind == kindExec || h.Kind == kindLog {
 		v.only(table, `it is for kind = "http"`, "url", "headers", "secret", "proxy", "trust_retry_after",
 			"ca_file", "client_cert", "client_key", "max_rate")
+	}
+}
+
+func (v *validation) serialize(table string, h *HandlerConfig) {
+	at := table + ".serialize_by"
+	switch {
+	case h.HoldOrder && h.SerializeBy == "":
+		v.add(table+".hold_order", "means nothing without serialize_by", `write serialize_by, a path in the body, or "*"; or remove this`)
+	case !v.c.has(at):
+	case slices.Contains(strings.Split(h.SerializeBy, "."), ""):
+		v.add(at, fmt.Sprintf("%q is not a path", h.SerializeBy), `write names joined by dots, such as "data.customer", or "*"`)
+	case h.Effect == "idempotent":
+		v.add(at, "needs a record of what waits, which an idempotent handler does not have", `remove it, or write effect = "retryable"`)
 	}
 }
 

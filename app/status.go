@@ -126,6 +126,7 @@ func handlerStatus(spec *consumer.Spec, s consumer.Snapshot) admin.HandlerStatus
 		"lost_grants": s.LostGrants, "unclaimed": s.Unclaimed, "given_back": s.GivenBack,
 		"duplicates": s.Duplicates, "duplicates_over": s.DupsOver, "store_errors": s.StoreErrors, "park_errors": s.ParkErrors, "queue_errors": s.QueueErrors,
 	}
+	counters["blocked"], counters["unserialized"] = uint64(s.Blocked), s.Unserial
 	for class, n := range s.Runs {
 		counters["run_"+class] = n
 	}
@@ -157,11 +158,12 @@ func (a *App) explain(_ context.Context, handler string, m queue.Message, rec *d
 			Handler: spec.Name, Effect: spec.Effect, Matches: spec.Matches(m.Event.Source, m.Event.Type),
 			Seq: m.Seq, Record: rec, Progress: now.pools[i].Progress(), Now: time.Now(),
 			Held: !snap.Held.IsZero(), Paused: !snap.Paused.IsZero(),
-			OnDuplicate: spec.OnDuplicate,
+			OnDuplicate: spec.OnDuplicate, InOrder: spec.HoldOrder,
 		}
 		state := dedup.Free
 		if rec != nil {
 			state = rec.State
+			why.Behind = now.pools[i].Ahead(&m.Event, rec.Key)
 		}
 		return admin.Explanation{State: state.String(), Text: consumer.Explain(why)}
 	}

@@ -19,6 +19,9 @@ type Why struct {
 	Paused   bool           // by hand
 	Now      time.Time      // its location is used for times
 
+	Behind  uint64 // the event that this one waits for in its lane; 0: none that is known
+	InOrder bool   // hold_order
+
 	OnDuplicate OnDuplicate // the handler's; empty where it does not matter
 }
 
@@ -45,6 +48,9 @@ func Explain(w Why) string {
 		}
 		return fmt.Sprintf("Running: attempt %d at %s began at %s and has not ended.", r.Attempts+1, w.Handler, w.at(r.Started))
 	case dedup.Waiting:
+		if r.Reason.Code == dedup.ReasonBlocked {
+			return w.blocked()
+		}
 		kept := w.kept()
 		if kept != "" {
 			kept = ", but " + kept
@@ -96,6 +102,19 @@ func (w *Why) kept() string {
 		return "it is held, for ten events in a row failed: one is tried every 30 s until one succeeds"
 	}
 	return ""
+}
+
+// blocked tells of a run that waits for its turn.
+func (w *Why) blocked() string {
+	by := "another event with the same value of serialize_by"
+	if w.Behind != 0 {
+		by = fmt.Sprintf("the event of sequence %d, which has the same value of serialize_by,", w.Behind)
+	}
+	until := "ends"
+	if w.InOrder {
+		until = "is done, a dead letter or in doubt"
+	}
+	return fmt.Sprintf("Blocked: it is no attempt; %s gets it when %s %s%s.", w.Handler, by, until, w.duplicate())
 }
 
 func (w *Why) done() string {
