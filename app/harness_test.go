@@ -45,6 +45,12 @@ func TestMain(m *testing.M) {
 }
 
 func serveChild(file string) int {
+	if calls := os.Getenv(envNoSync); calls != "" {
+		if err := pretend(calls); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	level := slog.LevelInfo

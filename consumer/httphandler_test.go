@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -219,16 +220,37 @@ func TestHTTP_ClosedIdleConnectionIsNeverANoEffectThatHappened(t *testing.T) {
 	}
 }
 
+// deafAddress is one that nobody listens on, and that nobody else gets meanwhile.
+func deafAddress(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	addr, ok := name.(*syscall.SockaddrInet4)
+	if err != nil || !ok {
+		t.Fatal(name, err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", addr.Port)
+}
+
 func TestHTTP_ErrorsBeforeSendingHaveNoEffect(t *testing.T) {
-	refused := httptest.NewServer(http.NotFoundHandler())
-	refused.Close()
 	untrusted := httptest.NewUnstartedServer(http.NotFoundHandler())
 	untrusted.Config.ErrorLog = discardLog()
 	untrusted.StartTLS()
 	t.Cleanup(untrusted.Close)
 	plain := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request arrived") })
 	for _, c := range []struct{ name, url, reason string }{
-		{"refused", refused.URL, "refused"},
+		{"refused", "http://" + deafAddress(t), "refused"},
 		{"untrusted certificate", untrusted.URL, "tls"},
 		{"no TLS there", strings.Replace(plain.URL, "http:", "https:", 1), "tls"},
 		{"no such host", "http://no-such-host.invalid/", "dns"},

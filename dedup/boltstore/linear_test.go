@@ -26,7 +26,9 @@ const (
 	linearKeys    = 2
 )
 
-// linearIn is one operation as its caller sees it.
+// linearIn is one operation as its caller sees it. Without an op it moves the
+// horizon, for every key: beyond all records that are kept for linearShort, and
+// short of all others.
 type linearIn struct {
 	key   int
 	op    dedup.Op
@@ -49,6 +51,8 @@ type linearState struct {
 	state dedup.State
 	fence dedup.Fence // 0: a grant whose answer was lost
 	far   bool        // WAITING for long
+	short bool        // DONE, kept for linearShort
+	moved bool        // the horizon has been moved
 	max   dedup.Fence // the greatest that anybody was told
 }
 
@@ -62,7 +66,21 @@ func (s linearState) grant(to dedup.State, out linearOut) (bool, linearState) {
 	return true, s
 }
 
+// The times of the histories, which take seconds.
+const (
+	linearShort   = time.Nanosecond // how long some records are kept
+	linearLong    = 1000 * time.Hour
+	linearHorizon = time.Hour // from the beginning
+)
+
 func linearStep(s linearState, in linearIn, out linearOut) (bool, linearState) {
+	if in.op == nil {
+		s.moved = true // one that was lost counts at some time, or after all others
+		return true, s
+	}
+	if s.state == dedup.Done && s.short && s.moved {
+		s.state, s.fence = dedup.Free, 0
+	}
 	if !out.lost && s.fence == 0 && s.state != dedup.Free && out.state == s.state {
 		s.fence, s.max = out.fence, max(s.max, out.fence) // now it is known
 	}
@@ -74,6 +92,9 @@ func linearStep(s linearState, in linearIn, out linearOut) (bool, linearState) {
 	case dedup.Commit:
 		holds = holds && (s.state == dedup.Started || s.state == dedup.InDoubt || s.state == dedup.Done)
 		next.state = dedup.Done
+		if s.state != dedup.Done {
+			next.short = op.Retain == linearShort
+		}
 	case dedup.Defer:
 		holds = holds && (s.state == dedup.Started || s.state == dedup.Waiting)
 		if s.state == dedup.Started {
@@ -124,8 +145,12 @@ func linearModel() porcupine.Model {
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 			parts := make([][]porcupine.Operation, linearKeys)
 			for _, o := range history {
-				k := o.Input.(linearIn).key
-				parts[k] = append(parts[k], o)
+				in := o.Input.(linearIn)
+				for k := range parts {
+					if in.op == nil || in.key == k {
+						parts[k] = append(parts[k], o)
+					}
+				}
 			}
 			return parts
 		},
@@ -181,7 +206,13 @@ func (r *recorder) client(ctx context.Context, s *Store, id int, rng *rand.Rand)
 	for range linearOps {
 		in := r.choose(s, rng)
 		call := time.Since(r.began).Nanoseconds()
-		res, err := r.do(ctx, s, testKey("crm", fmt.Sprint("e", in.key)), in.op)
+		var res dedup.Result
+		var err error
+		if in.op == nil {
+			err = s.MoveHorizon(ctx, dedup.At(r.began.Add(linearHorizon)))
+		} else {
+			res, err = r.do(ctx, s, testKey("crm", fmt.Sprint("e", in.key)), in.op)
+		}
 		out := linearOut{fenced: res.Fenced, verdict: res.Verdict, state: res.Record.State, fence: res.Record.Fence}
 		end := time.Since(r.began).Nanoseconds()
 		if err != nil && !res.Fenced {
@@ -209,7 +240,14 @@ func (r *recorder) choose(s *Store, rng *rand.Rand) linearIn {
 		}
 	}
 	r.mu.Unlock()
-	due := dedup.Time(1)
+	if rng.IntN(3*linearOps*linearClients) == 0 {
+		in.fence = 0
+		return in
+	}
+	due, retain := dedup.Time(1), linearLong
+	if rng.IntN(2) == 0 {
+		retain = linearShort
+	}
 	if rng.IntN(2) == 0 {
 		due = dedup.At(time.Now().Add(time.Hour))
 	}
@@ -218,7 +256,7 @@ func (r *recorder) choose(s *Store, rng *rand.Rand) linearIn {
 		in.fence = 0
 		in.op = dedup.Acquire{Effect: dedup.Irrevocable, Owner: dedup.InProc, Seq: 1}
 	case n < 6:
-		in.op = dedup.Commit{Fence: in.fence, Outcome: dedup.OutcomeDone, Retain: time.Hour}
+		in.op = dedup.Commit{Fence: in.fence, Outcome: dedup.OutcomeDone, Retain: retain}
 	case n < 8:
 		in.op = dedup.Defer{Fence: in.fence, Due: due, Counts: true}
 	case n < 9:
@@ -281,6 +319,9 @@ func tidyUnder(t *testing.T, s *Store, stop <-chan struct{}) {
 		}
 		if err == nil {
 			_, err = s.Merge(t.Context(), dedup.At(time.Now()))
+		}
+		if err == nil {
+			_, err = s.Expire(t.Context())
 		}
 		if errors.Is(err, dedup.ErrClosed) {
 			return
