@@ -97,6 +97,7 @@ func New(ctx context.Context, cfg *Config, opts Options) (*App, error) {
 	}
 	a.setup.Store(&setup{cfg: cfg})
 	if err := a.open(ctx); err != nil {
+		err = a.noRoom(err)
 		return nil, errors.Join(err, a.stop())
 	}
 	return a, nil
@@ -113,6 +114,9 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.setup.Store(&setup{cfg: a.cfg, specs: specs, digests: digests})
 	if err := a.lockDir(); err != nil {
+		return err
+	}
+	if err := a.makeRoom(); err != nil {
 		return err
 	}
 	a.endOrphans(ctx)

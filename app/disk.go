@@ -2,13 +2,16 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"idemd/dedup/boltstore"
 	"idemd/receiver"
 )
 
@@ -183,6 +186,43 @@ func (w *diskWatch) blocked() string {
 }
 
 // freeBytes is how much of the disk of dir this process may use.
+// startRoom is what a start may write before anything is taken: the next journal,
+// the queue's state, checkpoints.
+const startRoom = 16 << 20
+
+// makeRoom gives a start on a full disk the space that is kept for outcomes. It
+// takes no events and begins nothing then, until there is room again.
+func (a *App) makeRoom() error {
+	free, err := freeBytes(a.dir.path)
+	if err != nil || free >= startRoom || a.dir.first() {
+		return err
+	}
+	given, err := boltstore.GiveBallast(a.dir.dedupPath())
+	if err != nil {
+		return err
+	}
+	if given {
+		a.log.Error("the disk is full: idemd starts in the space that it keeps for outcomes", "free", free)
+	}
+	return nil
+}
+
+// noRoom says of a start that has failed on a full disk what to do.
+func (a *App) noRoom(err error) error {
+	if a.dir == nil {
+		return err
+	}
+	free, ferr := freeBytes(a.dir.path)
+	full := errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error())
+	if ferr != nil || free >= startRoom || !full {
+		return err
+	}
+	return &OperatorError{
+		What: "the disk is full, idemd cannot even start on it", Where: a.dir.path, Err: err,
+		Hint: fmt.Sprintf("free at least %s there; nothing is lost", Size(startRoom)),
+	}
+}
+
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

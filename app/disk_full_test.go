@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,4 +213,58 @@ concurrency = 16
 retry = ["1s"]
 store_unavailable = "refuse"
 `, name, url, effect)
+}
+
+// A disk that is full to the last byte is no reason not to start: nothing is taken
+// and nothing begins, what is known is known, and service comes back by itself. Also
+// after a kill -9 on it.
+func TestFullDisk_StartsOnIt(t *testing.T) {
+	s := newSink(t, func(call, int) int { return http.StatusOK })
+	d := newDaemon(t, handlerOf("once", "irrevocable", s.URL))
+	if !mountSmall(t, d.dir) {
+		return
+	}
+	t.Cleanup(d.kill)
+	d.start("", 0)
+	d.mustSend("e1")
+	until(t, "the run", func() bool { return d.state("once", "e1") == "done" })
+	d.terminate()
+	f := newFiller(t, d.dir)
+	f.fill()
+	for range 2 {
+		d.start("", 0)
+		if err := d.send("e2"); !errors.Is(err, errRefused) {
+			t.Fatalf("on a full disk: %v", err)
+		}
+		st, err := d.client().Status(t.Context())
+		if err != nil || st.Ready || len(st.Warnings) == 0 {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if d.state("once", "e1") != "done" {
+			t.Error("e1 is not known to be done")
+		}
+		d.kill()
+	}
+	d.start("", 0)
+	f.fill() // also of what the ballast has left
+	d.kill()
+	out, err := d.command().CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "the disk is full, idemd cannot even start on it") {
+		t.Errorf("without any space: %v, %s", err, tail(string(out), 300))
+	}
+	f.remove()
+	d.start("", 0)
+	until(t, "service", func() bool { return d.send("e2") == nil })
+	d.handledOnce(s, "e1", "e2")
+	d.terminate()
+}
+
+func (d *daemon) handledOnce(s *sink, ids ...string) {
+	d.t.Helper()
+	for _, id := range ids {
+		until(d.t, id, func() bool { return d.state("once", id) == "done" })
+		if n := len(s.seen("once", id)); n != 1 {
+			d.t.Errorf("%s ran %d times", id, n)
+		}
+	}
 }

@@ -41,13 +41,32 @@ func (w *writer) openBallast() error {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("read ballast: %w", err)
 	}
-	err = b.fill(w.s.machine)
+	free, err := w.s.machine.free(w.s.cfg.Dir)
+	if err == nil && free >= 2*b.size {
+		err = b.fill(w.s.machine)
+	} else if err == nil {
+		err = unix.ENOSPC // to take the last of it would keep the rest of idemd from starting
+	}
 	if errors.Is(err, unix.ENOSPC) {
 		w.s.cfg.Logger.Warn("no room for the ballast that outcomes need on a full disk, nothing new begins", "bytes", b.size)
 		b.gone.Store(true)
 		return nil
 	}
 	return err
+}
+
+// GiveBallast gives up what the store in dir keeps for outcomes on a full disk, for
+// a start that has no other room. It reports whether there was any; the store
+// makes it again when there is room. The store must not be open.
+func GiveBallast(dir string) (bool, error) {
+	err := os.Remove(filepath.Join(dir, ballastName))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("give up ballast: %w", err)
+	}
+	return true, nil
 }
 
 // fill makes the file. Its bytes are really written, and such that no file
