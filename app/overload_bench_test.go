@@ -28,8 +28,19 @@ const (
 	overloadConns    = 640
 	overloadSlow     = 600
 	overloadSync     = 100 * time.Millisecond // one sync of the slow disk
+	overloadIdle     = 2500                   // connections that were used once and stay open
+	overloadHeld     = 512                    // callers of a source that holds what it cannot take; 256 is the bound
 	overloadRecovery = 5 * time.Second
-	overloadMemory   = 128.0 // MiB on top of what the process had, the load generator included
+)
+
+// What the memory may be, on top of what the process had. Both ends of each
+// connection are in this process: for each a goroutine with a stack of 8 KiB that
+// doubles as it calls deeper, and buffers of 4 KiB to read and to write.
+const (
+	overloadPerConn = 2 * (16 + 4 + 4) // KiB
+	overloadBodies  = 64                   // MiB: body_memory
+	overloadAllConn = overloadConns + overloadSlow + overloadIdle + overloadHeld
+	overloadMemory  = overloadBodies + overloadAllConn*overloadPerConn/1024.0 // MiB
 )
 
 // flooded is what a load has met. Latencies are from sending to the answer.
@@ -67,9 +78,12 @@ func flood(b *testing.B, addr string, requests [][]byte, conns int, rate float64
 				due := time.Now()
 				if rate > 0 {
 					due = began.Add(time.Duration(float64(i) / rate * float64(time.Second)))
-					<-time.After(time.Until(due))
 				}
-				if due.Sub(began) >= lasting || time.Since(began) >= lasting {
+				if due.Sub(began) >= lasting {
+					break
+				}
+				<-time.After(time.Until(due))
+				if time.Since(began) >= lasting {
 					break
 				}
 				c.exchange(requests[i%len(requests)])
@@ -168,6 +182,55 @@ func drip(ctx context.Context, b *testing.B, addr string, request []byte, n int)
 	wg.Wait()
 }
 
+// idle keeps n connections open that have had an answer, until ctx ends.
+func idle(ctx context.Context, b *testing.B, addr string, n int) (opened int, wait func()) {
+	var all []net.Conn
+	for range n {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			b.Error(err)
+			break
+		}
+		all = append(all, conn)
+		_, err = conn.Write([]byte("GET /healthz HTTP/1.1\r\nHost: bench\r\n\r\n"))
+		if err == nil {
+			_, err = conn.Read(make([]byte, 512))
+		}
+		if err != nil {
+			b.Error(err)
+			break
+		}
+	}
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		defer close(ended)
+		for _, conn := range all {
+			if err := conn.Close(); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+	return len(all), func() { <-ended }
+}
+
+// insist calls a source that holds what it cannot take, from n callers who call
+// again as soon as they are let go, until ctx ends.
+func insist(ctx context.Context, b *testing.B, addr string, requests [][]byte, n int) (stored *atomic.Int64, wait func()) {
+	stored = &atomic.Int64{}
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			c := floodConn{b: b, addr: addr}
+			defer c.close()
+			for j := i; ctx.Err() == nil; j += n {
+				c.exchange(requests[j%len(requests)])
+			}
+			stored.Add(int64(len(c.met.accepted.latencies)))
+		})
+	}
+	return stored, wg.Wait
+}
+
 func overloadSource() receiver.SourceConfig {
 	return receiver.SourceConfig{Name: "hooks", Scheme: "hmac", Secret: []string{"overload-secret"}, Header: "X-Signature", IDHeader: "X-Event-Id"}
 }
@@ -201,9 +264,16 @@ scheme = "hmac"
 secret = "overload-secret"
 header = "X-Signature"
 id_header = "X-Event-Id"
+[[source]]
+name = "held"
+scheme = "hmac"
+secret = "overload-secret"
+header = "X-Signature"
+id_header = "X-Event-Id"
+on_refuse = "hold"
 [[handler]]
 name = "log"
-sources = ["hooks"]
+sources = ["hooks", "held"]
 kind = "log"
 effect = "idempotent"
 `, filepath.Join(b.TempDir(), "data"), overloadInFlight)
@@ -235,14 +305,15 @@ effect = "idempotent"
 }
 
 // peaks follows what grows, until stop is called.
-func peaks(b *testing.B, a *App) (stop func() (rss float64, bodies int64)) {
+func peaks(b *testing.B, a *App) (stop func() (rss float64, bodies, holding int64)) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	var rss float64
-	var bodies int64
+	var bodies, holding int64
 	go func() {
 		defer close(ended)
 		for {
 			rss, bodies = max(rss, ownRSS(b)), max(bodies, a.recv.BodyBytes())
+			holding = max(holding, a.recv.Stats()[1].Holding)
 			select {
 			case <-done:
 				return
@@ -250,10 +321,10 @@ func peaks(b *testing.B, a *App) (stop func() (rss float64, bodies int64)) {
 			}
 		}
 	}()
-	return func() (float64, int64) {
+	return func() (float64, int64, int64) {
 		close(done)
 		<-ended
-		return rss, bodies
+		return rss, bodies, holding
 	}
 }
 
@@ -288,11 +359,18 @@ func BenchmarkOverload(b *testing.B) {
 	before := ownRSS(b)
 
 	ctx, cancel := context.WithCancel(b.Context())
+	opened, closed := idle(ctx, b, a.addr, overloadIdle)
+	perIdle := (ownRSS(b) - before) * 1024 / float64(max(opened, 1))
+	heldRequests := make([][]byte, len(requests))
+	for i := range requests {
+		heldRequests[i] = []byte(strings.Replace(string(requests[i]), "POST /in/hooks", "POST /in/held", 1))
+	}
+	held, let := insist(ctx, b, a.addr, heldRequests, overloadHeld)
 	var slow sync.WaitGroup
 	slow.Go(func() { drip(ctx, b, a.addr, requests[0], overloadSlow) })
 	stop := peaks(b, a)
 	over := load(overloadConns, overloadTimes*rate, overloadFor)
-	peak, bodies := stop()
+	peak, bodies, holding := stop()
 	cancel()
 	ended := time.Now()
 	recovered := ended
@@ -308,6 +386,9 @@ func BenchmarkOverload(b *testing.B) {
 		}
 	}
 	slow.Wait()
+	let()
+	closed()
+	total += int(held.Load())
 	st, err := a.queue.State(b.Context())
 	if err != nil {
 		b.Fatal(err)
@@ -319,11 +400,14 @@ func BenchmarkOverload(b *testing.B) {
 	b.Logf("offered: %.0f/s for %v (wanted: %.0f/s), %d connections, and %d bodies that never end", reached, over.accepted.took.Round(time.Second), overloadTimes*rate, overloadConns, overloadSlow)
 	b.Logf("accepted: %.0f/s, p99 %v; refused: %d, p50 %v, p99 %v; broken: %d", over.accepted.rate(), over.accepted.percentile(0.99),
 		len(refusals.latencies), refusals.percentile(0.50), refusals.percentile(0.99), over.broken)
-	b.Logf("memory: RSS %.1f MiB before, at most %.1f MiB (wanted: at most %.0f more, load generator included); bodies at most %.1f MiB", before, peak, overloadMemory, float64(bodies)/(1<<20))
+	b.Logf("beside them: %d idle connections (%.0f KiB each at rest, both ends), and %d callers who are held (at most %d at a time; bound 256), %d of whose calls were stored",
+		opened, perIdle, overloadHeld, holding, held.Load())
+	b.Logf("memory: RSS %.1f MiB before, at most %.1f MiB (wanted: at most %.0f more, load generator included: %d MiB of bodies and %d KiB for each of %d connections); bodies at most %.1f MiB",
+		before, peak, overloadMemory, overloadBodies, overloadPerConn, overloadAllConn, float64(bodies)/(1<<20))
 	b.Logf("answered 200: %d, in the queue: %d, lost: %d (wanted: 0)", total, st.Messages, max(0, total-int(st.Messages)))
 	b.Logf("the first normal second began %v after it (wanted: %v); in flight %d, reading %d, bytes of bodies %d", back.Round(time.Millisecond), overloadRecovery,
 		a.recv.InFlight(), a.recv.Reading(), a.recv.BodyBytes())
-	if int(st.Messages) < total || peak-before > overloadMemory || back > overloadRecovery || refusals.percentile(0.99) > time.Second {
+	if int(st.Messages) < total || peak-before > overloadMemory || back > overloadRecovery || holding > 256 || refusals.percentile(0.99) > time.Second {
 		b.Error("the overload was not survived as wanted")
 	}
 	b.ReportMetric(float64(refusals.percentile(0.99).Microseconds())/1000, "refusal_p99_ms")

@@ -51,11 +51,15 @@ func (b *body) release() {
 
 // take adds to n unless that would go over the limit.
 func take(n *atomic.Int64, amount, limit int64) bool {
-	if n.Add(amount) > limit {
-		n.Add(-amount)
-		return false
+	for {
+		now := n.Load()
+		if now+amount > limit {
+			return false
+		}
+		if n.CompareAndSwap(now, now+amount) {
+			return true
+		}
 	}
-	return true
 }
 
 // readBody reads into b what the source allows, within Config.ReadTimeout. It returns errNoRoom, or what classify knows.
