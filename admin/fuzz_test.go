@@ -33,3 +33,23 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// FuzzLine: a line of the register that is understood is what was written to it.
+func FuzzLine(f *testing.F) {
+	line, err := encodeLine(Batch{ID: "bat_x", Reason: "r"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(line))
+	f.Add("00000000 {}\n")
+	f.Fuzz(func(t *testing.T, line string) {
+		var b, back Batch
+		if decodeLine(line, &b) != nil {
+			return
+		}
+		again, err := encodeLine(b)
+		if err != nil || decodeLine(string(again), &back) != nil || back.ID != b.ID || back.Reason != b.Reason || back.Who != b.Who {
+			t.Fatalf("%+v became %+v, %v", b, back, err)
+		}
+	})
+}

@@ -55,3 +55,14 @@ func FuzzVersion(f *testing.F) {
 		}
 	})
 }
+
+// FuzzMark: a mark that is understood is written the same way again.
+func FuzzMark(f *testing.F) {
+	f.Add(mark{incarnation: "0123", epoch: 7, number: 9}.String())
+	f.Add("idemd mark 1 x 1 2\n3")
+	f.Fuzz(func(t *testing.T, text string) {
+		if m, err := parseMark(text); err == nil && m.String() != text {
+			t.Fatalf("%q became %q", text, m)
+		}
+	})
+}

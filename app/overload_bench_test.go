@@ -38,7 +38,7 @@ const (
 // doubles as it calls deeper, and buffers of 4 KiB to read and to write.
 const (
 	overloadPerConn = 2 * (16 + 4 + 4) // KiB
-	overloadBodies  = 64                   // MiB: body_memory
+	overloadBodies  = 64               // MiB: body_memory
 	overloadAllConn = overloadConns + overloadSlow + overloadIdle + overloadHeld
 	overloadMemory  = overloadBodies + overloadAllConn*overloadPerConn/1024.0 // MiB
 )

@@ -129,3 +129,22 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// FuzzTakeRecord: a table's value is taken apart from its front to its end, and
+// never for ever.
+func FuzzTakeRecord(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{3, 1, 2, 3, 4, 5, 6, 7})
+	f.Fuzz(func(t *testing.T, value []byte) {
+		for rest := value; len(rest) > 0; {
+			rec, next, err := takeRecord(rest)
+			if err != nil {
+				return
+			}
+			if rec == nil || len(next) >= len(rest) {
+				t.Fatalf("%d bytes of %d are left", len(next), len(rest))
+			}
+			rest = next
+		}
+	})
+}

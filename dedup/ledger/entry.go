@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"math"
 	"time"
 
 	"idemd/dedup"
@@ -153,7 +154,7 @@ func decodeEntry(b []byte, words []string) (Entry, error) {
 	e.Handler, e.Source, e.Type = r.word(words), r.word(words), r.word(words)
 	e.Origin = event.Origin(r.word(words))
 	at := int64(r.uvarint())
-	e.At = fromMillis(at)
+	e.At = r.moment(at)
 	e.First, e.Received, e.FirstSeen, e.Since = r.time(at), r.time(at), r.time(at), r.time(at)
 	e.Fence = dedup.Fence(r.fixed())
 	e.Seq, e.RecordSeq, e.Count = r.uvarint(), r.uvarint(), r.uvarint()
@@ -218,7 +219,17 @@ func (r *reader) time(at int64) dedup.Time {
 		return 0
 	}
 	n--
-	return fromMillis(at + (int64(n>>1) ^ -int64(n&1)))
+	return r.moment(at + (int64(n>>1) ^ -int64(n&1)))
+}
+
+// moment is a time that fits into one.
+func (r *reader) moment(ms int64) dedup.Time {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	if ms > most || ms < -most {
+		r.bad = true
+		return 0
+	}
+	return fromMillis(ms)
 }
 
 func (r *reader) word(words []string) string {
