@@ -73,6 +73,7 @@ func (p *Pool) wakeUps(taking, running context.Context) error {
 		}
 		p.reclaimLost(running)
 		p.reapDead(running)
+		p.checkLanes(running)
 		if p.kept.due = p.offerDue(taking, p.readyRuns(taking)); p.kept.due != nil {
 			return nil
 		}

@@ -220,6 +220,19 @@ func (l *lanes) ahead(at lane, key event.Key) uint64 {
 	return 0
 }
 
+// holding gives the runs that keep others behind them without running.
+func (l *lanes) holding() []readyRun {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []readyRun
+	for at, runs := range l.runs {
+		if i := turn(runs, l.order); i >= 0 && runs[i].state == later && len(runs) > 1 {
+			all = append(all, readyRun{at, runs[i].key})
+		}
+	}
+	return all
+}
+
 // waiting is how many runs wait for their turn.
 func (l *lanes) waiting() (n int) {
 	l.mu.Lock()

@@ -99,6 +99,8 @@ type Pool struct {
 	reaped bool      // nothing is left of dead processes; wakeUps only
 	reapAt time.Time // when to look again; wakeUps only
 
+	lanesAt time.Time // when to look at the lanes again; wakeUps only
+
 	mu       sync.Mutex
 	began    bool
 	stop     chan struct{} // closed: take nothing new

@@ -119,6 +119,22 @@ func (p *Pool) readyRuns(ctx context.Context) []dedup.Record {
 	return records
 }
 
+// checkLanes lets go of runs that somebody else has settled while others waited
+// behind them: an operator, who retired their source, or a recovery pass that came
+// late.
+func (p *Pool) checkLanes(ctx context.Context) {
+	if !p.spec.HoldOrder || p.now().Before(p.lanesAt) {
+		return
+	}
+	p.lanesAt = p.now().Add(dedup.RearmAfter)
+	for _, r := range p.lanes.holding() {
+		rec, found, err := p.store.Get(ctx, r.key)
+		if err == nil && (!found || rec.State != dedup.Waiting && rec.State != dedup.Started) {
+			p.lanes.drop(r.at, r.key)
+		}
+	}
+}
+
 // fillLanes takes in what waits since before the pool began. Only with hold_order
 // it has to be known before it is due.
 func (p *Pool) fillLanes(ctx context.Context) error {
@@ -129,7 +145,7 @@ func (p *Pool) fillLanes(ctx context.Context) error {
 	}
 	var waiting []dedup.Record
 	err := EachOpen(ctx, p.store, p.spec.ID, func(rec *dedup.Record, _ *event.KeyParts) {
-		if rec.State == dedup.Waiting {
+		if rec.State != dedup.InDoubt { // what a dead process has left running comes again, or checkLanes lets it go
 			waiting = append(waiting, *rec)
 		}
 	})

@@ -255,6 +255,29 @@ func boolInt(b bool) int {
 	return 0
 }
 
+// A run that somebody else settles lets go of those behind it.
+func TestPool_HoldOrderLetsGoOfWhatIsRetired(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		w := newWatcher()
+		s := serial(w, true)
+		s.Retry = []time.Duration{24 * time.Hour}
+		r.start(s)
+		first, second := valued("first", "c"), valued("second", "c")
+		first.Source = "old"
+		w.failing["first"] = 1
+		r.publish(first)
+		settleDown()
+		r.publish(second)
+		settleDown()
+		r.wantState("crm", second, dedup.Waiting, dedup.ReasonBlocked)
+		if n, err := Retire(t.Context(), Recovery{Store: r.store, Queue: r.queue, Logger: r.log}, []string{"old"}); n != 1 || err != nil {
+			t.Fatalf("%d retired, %v", n, err)
+		}
+		advance(2 * dedup.RearmAfter)
+		r.wantState("crm", second, dedup.Done, "")
+	})
+}
+
 // Events without the value wait for nobody; "*" is one at a time at all; a dead
 // letter and a doubt let go of what is behind them.
 func TestPool_SerializeByEdges(t *testing.T) {
