@@ -158,7 +158,7 @@ type Run struct {
 	FirstSeen   dedup.Time   `json:"first_seen"`
 	Started     dedup.Time   `json:"started"`
 	Due         dedup.Time   `json:"due"`
-	Committed   dedup.Time   `json:"committed"`
+	Committed   dedup.Time   `json:"committed"` // of one that is settled or a dead letter: since when
 	Expires     dedup.Time   `json:"expires"`
 	Host        string       `json:"host"`
 	Origin      event.Origin `json:"origin"`

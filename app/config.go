@@ -59,6 +59,8 @@ type WindowsSection struct {
 	Hot         Duration `toml:"hot"`          // what is told fastest: records this young stay in memory
 	Cold        Duration `toml:"cold"`         // duplicates are told for this long after a run was settled
 	ReplayLimit Duration `toml:"replay_limit"` // events older than this are not run again
+
+	DeadRetention Duration `toml:"dead_retention"` // dead letters older than this are dropped
 }
 
 // SourceConfig is one platform that calls us.
@@ -146,6 +148,7 @@ func Default() *Config {
 		},
 		Windows: WindowsSection{
 			Hot: defaultHot, Cold: Duration(consumer.DefaultRetain), ReplayLimit: Duration(consumer.DefaultReplayLimit),
+			DeadRetention: defaultDeadRetention,
 		},
 	}
 }
@@ -160,6 +163,9 @@ func (h *HandlerConfig) setDefaults() {
 		h.Retry = append(h.Retry, Duration(d))
 	}
 }
+
+// defaultDeadRetention gives people a month to look at a dead letter.
+const defaultDeadRetention = Duration(30 * day)
 
 // defaultHot covers the retries of most platforms.
 const defaultHot = Duration(2 * time.Hour)

@@ -146,6 +146,9 @@ func (v *validation) process() {
 	if c.Windows.ReplayLimit <= 0 {
 		v.add("windows.replay_limit", "must be longer than nothing", `write "14d"`)
 	}
+	if c.Windows.DeadRetention <= 0 {
+		v.add("windows.dead_retention", "must be longer than nothing", `write "30d"`)
+	}
 	v.cold("windows.cold", c.Windows.Cold)
 }
 

@@ -24,6 +24,7 @@ const (
 	taskUnlink = "unlink"
 	taskVerify = "verify"
 	taskLedger = "ledger"
+	taskDead   = "dead"
 )
 
 // newJanitor gives the tasks that keep memory and disk bounded.
@@ -57,6 +58,9 @@ func (a *App) newJanitor() (*janitor.Janitor, error) {
 		{Name: taskLedger, Every: time.Hour, Frees: true, Step: func(context.Context) (janitor.Done, error) {
 			removed, err := a.ledger.Expire(time.Now())
 			return janitor.Done{Removed: uint64(removed), More: removed > 0 && err == nil}, err
+		}},
+		{Name: taskDead, Every: time.Hour, Step: func(ctx context.Context) (janitor.Done, error) {
+			return a.dropDead(ctx, time.Now())
 		}},
 	}
 	a.clock.look(time.Now()) // the first expire comes when it has been watched for long enough

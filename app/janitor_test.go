@@ -96,3 +96,53 @@ func TestOverdueWarnings(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Dead letters that are older than they are kept are dropped, with the copies of
+// their events; younger ones stay, and nothing goes by a clock that is not steady.
+func TestJanitor_DropsOldDeadLetters(t *testing.T) {
+	dir := damageDir(t) // has five
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ready := make(chan string, 1)
+	a, err := New(ctx, mustParse(t, lifecycleConfig(dir, "127.0.0.1:0", "http://127.0.0.1:9", "a")), Options{Ready: func(addr string) { ready <- addr }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	<-ready
+	dead := func() int { return a.store.Stats().Open["a"][dedup.Dead.String()] }
+	parked := func() uint64 {
+		st, err := a.queue.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Parked
+	}
+	had := parked()
+	if dead() != 5 || had < 5 {
+		t.Fatalf("%d dead letters, %d copies", dead(), had)
+	}
+	retention := a.live().cfg.Windows.DeadRetention.Std()
+	for _, c := range []struct {
+		now     time.Time
+		removed uint64
+	}{
+		{time.Now(), 0}, // the clock has not been watched for long
+		{time.Now().Add(retention - time.Hour), 0},     // too young
+		{time.Now().Add(retention + 2*time.Minute), 5}, //
+		{time.Now().Add(retention + time.Hour), 0},     // none is left
+	} {
+		done, err := a.dropDead(t.Context(), c.now)
+		if err != nil || done.Removed != c.removed {
+			t.Errorf("at %v: %+v, %v", time.Until(c.now).Round(time.Hour), done, err)
+		}
+	}
+	if dead() != 0 || parked() != had-5 {
+		t.Errorf("%d dead letters, %d copies of %d are left", dead(), parked(), had)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -9,7 +9,11 @@ func (p *Pool) Room(ctx context.Context) bool {
 	if held, paused := p.hold.since(); !held.IsZero() || !paused.IsZero() || p.gate.broken() {
 		return false
 	}
-	if p.obs.inFlight.Load() >= int64(p.face.Load().concurrency) {
+	face := p.face.Load()
+	if face.lanes.waiting() >= face.concurrency {
+		return false // more would only wait, each with a record
+	}
+	if p.obs.inFlight.Load() >= int64(face.concurrency) {
 		return false
 	}
 	pending, err := p.Pending(ctx)

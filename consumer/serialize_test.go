@@ -314,3 +314,28 @@ func TestPool_SerializeByEdges(t *testing.T) {
 		r.wantState("crm", good, dedup.Done, "")
 	})
 }
+
+// What can wait does not add to what only waits for its turn.
+func TestPool_NoRoomWhileRunsAreBlocked(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		h := &script{hold: make(chan struct{})}
+		s := serial(h, false)
+		s.Concurrency = 2
+		p := r.start(s)
+		if !p.Room(t.Context()) {
+			t.Error("no room in an idle pool")
+		}
+		for i := range 3 {
+			r.publish(valued(fmt.Sprint("e", i), "c"))
+		}
+		settleDown()
+		if s := p.Snapshot(); s.InFlight != 1 || s.Blocked != 2 || p.Room(t.Context()) {
+			t.Errorf("%d in flight, %d blocked, room %t", s.InFlight, s.Blocked, p.Room(t.Context()))
+		}
+		close(h.hold)
+		settleDown()
+		if !p.Room(t.Context()) {
+			t.Error("no room afterwards")
+		}
+	})
+}

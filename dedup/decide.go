@@ -210,7 +210,9 @@ func (op Put) decide(cur *Record, env Env) Result {
 		r.Due = op.Due
 	case Done:
 		r.Outcome, r.Committed, r.Expires = cmp.Or(op.Outcome, OutcomeDropped), env.Now, env.Now.Add(op.Retain)
-	case Dead, InDoubt:
+	case Dead:
+		r.Committed = env.Now
+	case InDoubt:
 	default:
 		return fenced(cur)
 	}
@@ -281,7 +283,7 @@ type Bury struct {
 	Parked bool
 }
 
-func (op Bury) decide(cur *Record, _ Env) Result {
+func (op Bury) decide(cur *Record, env Env) Result {
 	switch {
 	case cur.Fence != op.Fence:
 		return fenced(cur)
@@ -291,7 +293,7 @@ func (op Bury) decide(cur *Record, _ Env) Result {
 		return fenced(cur)
 	}
 	r := *cur
-	r.State, r.Due, r.Lease, r.Reason = Dead, 0, 0, op.Reason
+	r.State, r.Due, r.Lease, r.Reason, r.Committed = Dead, 0, 0, op.Reason, env.Now
 	r.Parked = r.Parked || op.Parked
 	r.Attempts += count(op.Counts)
 	return Result{Record: r, Write: true}
@@ -362,7 +364,7 @@ func (op Expire) decide(cur *Record, env Env) Result {
 	return ownerGone(cur, op, env)
 }
 
-func ownerGone(cur *Record, op Expire, _ Env) Result {
+func ownerGone(cur *Record, op Expire, env Env) Result {
 	reason := Reason{Code: ReasonOwnerGone}
 	r := *cur
 	switch {
@@ -372,7 +374,7 @@ func ownerGone(cur *Record, op Expire, _ Env) Result {
 		// Nothing can be run again from here: whoever claims next is free to.
 		r.State, r.Lease, r.Attempts = Free, 0, r.Attempts+1
 	case op.MaxAttempts > 0 && r.Attempts+1 >= op.MaxAttempts:
-		r.State, r.Due, r.Lease, r.Attempts = Dead, 0, 0, r.Attempts+1
+		r.State, r.Due, r.Lease, r.Attempts, r.Committed = Dead, 0, 0, r.Attempts+1, env.Now
 		r.Reason = Reason{Code: ReasonExhausted, Detail: "the process ended during the last attempt"}
 		r.Parked = r.Parked || op.Parked
 	default:

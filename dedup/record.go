@@ -209,6 +209,7 @@ const (
 	ReasonTimeWentBack = "time-went-back" // it may have run in time that this data directory does not know of
 	ReasonBlocked      = "blocked"        // it waits for its turn
 	ReasonUnclaimed    = "unclaimed"      // it ran while the claim store did not answer
+	ReasonOld          = "old"            // nobody wanted a dead letter for as long as it is kept
 	ReasonRetired      = "retired"        // its handler or source is gone for good
 	ReasonOperator     = "operator"       // somebody decided
 )
@@ -271,7 +272,7 @@ type Record struct {
 	Lease       Time          // external owners: until when the claim holds
 	LeaseFor    time.Duration // external owners: one full lease
 	Due         Time          // WAITING: when it may run
-	Committed   Time          // DONE: since when (processed_at)
+	Committed   Time          // DONE: since when (processed_at); DEAD: since when, 0 where an older idemd wrote it
 	Expires     Time          // DONE: when a duplicate would be new again
 	Host        string        // where the last grant was given (processing_host)
 	Reason      Reason

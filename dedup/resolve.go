@@ -36,9 +36,9 @@ func (op Resolve) decide(cur *Record, env Env) Result {
 	case ResolveDrop:
 		return done(r, OutcomeDropped, op.Retain, op.Reason, env)
 	case ResolveRetry:
-		r.State, r.Due, r.Attempts, r.Reason = Waiting, env.Now, 0, op.Reason
+		r.State, r.Due, r.Attempts, r.Reason, r.Committed = Waiting, env.Now, 0, op.Reason, 0
 	case ResolveBury:
-		r.State, r.Reason = Dead, op.Reason
+		r.State, r.Reason, r.Committed = Dead, op.Reason, env.Now
 	default:
 		return fenced(cur)
 	}

@@ -55,7 +55,7 @@ func TestDecide_DeferAndBuryCountOnlyAttempts(t *testing.T) {
 		}))
 		res = decide(t, cur, dedup.Bury{Fence: mine, Counts: counts, Reason: reason})
 		wantRecord(t, res, with(cur, func(r *dedup.Record) {
-			r.State, r.Lease, r.Attempts, r.Reason = dedup.Dead, 0, want, reason
+			r.State, r.Lease, r.Attempts, r.Reason, r.Committed = dedup.Dead, 0, want, reason, now
 		}))
 	}
 }
@@ -201,7 +201,7 @@ func TestDecide_PutStoresWhatNeverRan(t *testing.T) {
 	put.State = dedup.Waiting
 	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State, r.Due = dedup.Waiting, now }))
 	put.State = dedup.Dead
-	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State = dedup.Dead }))
+	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State, r.Committed = dedup.Dead, now }))
 	put.State = dedup.InDoubt // case 104: it may have run in time that was lost
 	wantRecord(t, decide(t, nil, put), with(&base, func(r *dedup.Record) { r.State = dedup.InDoubt }))
 	for _, state := range []dedup.State{dedup.Free, dedup.Started} {
@@ -248,5 +248,23 @@ func TestDecide_DetailIsBounded(t *testing.T) {
 	got := res.Record.Reason.Detail
 	if len(got) != dedup.MaxDetail-1 || !utf8.ValidString(got) {
 		t.Errorf("%d bytes, %q at the end", len(got), got[len(got)-2:])
+	}
+}
+
+// A dead letter says since when it is one, however it became one, and no longer
+// once somebody retries it.
+func TestDecide_DeadLettersSaySinceWhen(t *testing.T) {
+	for name, res := range map[string]dedup.Result{
+		"last attempt":    decide(t, record(dedup.Started), dedup.Bury{Fence: mine}),
+		"nothing to run":  decide(t, record(dedup.Waiting), dedup.Bury{Fence: mine}),
+		"never run":       decide(t, nil, dedup.Put{State: dedup.Dead, Effect: dedup.Retryable}),
+		"somebody's word": decide(t, record(dedup.InDoubt), dedup.Resolve{Fence: mine, To: dedup.ResolveBury}),
+	} {
+		if res.Record.State != dedup.Dead || res.Record.Committed != now {
+			t.Errorf("%s: %+v", name, res.Record)
+		}
+		if again := decide(t, &res.Record, dedup.Resolve{Fence: res.Record.Fence, To: dedup.ResolveRetry}); again.Record.Committed != 0 {
+			t.Errorf("%s, retried: %+v", name, again.Record)
+		}
 	}
 }

@@ -85,7 +85,7 @@ func (c *cli) janitorRunCommand() *cobra.Command {
 		Use:   "run TASK",
 		Short: "run a task at once",
 		Long: `Run a task at once, or after the one that is running, and print its report. TASK is
-seal, merge, expire, unlink, verify or ledger.
+seal, merge, expire, unlink, verify, ledger or dead.
 
 Nothing expires by a clock that may be wrong: after a step of the clock, or when
 nothing has expired for more than a day and the kernel does not call the clock
