@@ -44,6 +44,9 @@ func (r *reloads) lastReload() *admin.Reload {
 // askReload reads the configuration again, for an operator. Whoever gives up
 // waiting does not undo it. With dryRun nothing is changed.
 func (a *App) askReload(ctx context.Context, dryRun bool) (admin.Reload, error) {
+	if a.live().cfg.file == "" {
+		return admin.Reload{}, &admin.Error{Code: admin.CodeRefused, Message: "the demo has no configuration file that could be read again", Hint: "write one with idemd init, and start with it"}
+	}
 	req := reloadRequest{dryRun: dryRun, answer: make(chan admin.Reload, 1)}
 	select {
 	case a.reloads.requests <- req:
@@ -151,9 +154,6 @@ func otherSecrets(old, next []receiver.SourceConfig) map[string]bool {
 // changed. Its error holds everything that is wrong.
 func (a *App) prepare(ctx context.Context) (*setup, []receiver.SourceConfig, error) {
 	old := a.live()
-	if old.cfg.file == "" {
-		return nil, nil, &OperatorError{What: "the demo has no configuration file that could be read again"}
-	}
 	cfg, err := Load(old.cfg.file)
 	if err != nil {
 		return nil, nil, err

@@ -113,6 +113,9 @@ func (l *lanes) begin(at lane, key event.Key, seq uint64) bool {
 		i = l.insert(at, laneRun{key: key, seq: seq, state: blocked})
 	}
 	if turn(l.runs[at], l.order) != i || l.unsure(at, i) {
+		if l.runs[at][i].state == later {
+			l.runs[at][i].state = blocked // it is due, and nobody asks for it again
+		}
 		l.next(at)
 		return false
 	}

@@ -24,7 +24,7 @@ func (p *Pool) deliver(ctx context.Context, d *queue.Delivery, trial bool) bool 
 	case reason != "":
 		p.shelve(ctx, r, dedup.Dead, dedup.Reason{Code: reason})
 	case pastEvent(p.spec.Effect, d.Seq, p.doubtTo):
-		p.shelve(ctx, r, dedup.InDoubt, dedup.Reason{Code: dedup.ReasonTimeWentBack, Detail: "it may have run after this copy was made"})
+		p.shelve(ctx, r, dedup.InDoubt, dedup.Reason{Code: dedup.ReasonTimeWentBack, Detail: "it may have run in time that this data directory does not know of"})
 	case p.spec.Effect == dedup.Idempotent && !p.strict(ctx, r.key):
 		p.runUnclaimed(ctx, r)
 	case !p.enter(r):

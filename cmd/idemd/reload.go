@@ -36,8 +36,16 @@ SIGHUP does the same. Exit code 2 when the configuration is refused.`,
 	return cmd
 }
 
+// reloadPatience is after how long people are told what a reload waits for.
+const reloadPatience = 2 * time.Second
+
 func (c *cli) reload(ctx context.Context, dryRun bool) error {
 	return c.ask(func(client *admin.Client) error {
+		late := time.AfterFunc(reloadPatience, func() {
+			p := &printer{w: c.stderr}
+			p.line("waiting for the running attempts of handlers that changed, at most for their timeout")
+		})
+		defer late.Stop()
 		done, err := client.Reload(ctx, dryRun)
 		if err != nil {
 			return err
