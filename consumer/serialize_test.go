@@ -50,10 +50,15 @@ func TestLanes_Property(t *testing.T) {
 		const n = 6
 		states := make([]string, n) // "", arrived, blocked, running, later, gone
 		l.passed(n)                 // what comes out of order was given back
+		missed := make([]bool, n)
 		finish := func(i int, again bool) {
 			l.end(at, key(i), again)
-			states[i] = "gone"
-			if again {
+			switch {
+			case !again:
+				states[i] = "gone"
+			case missed[i]: // nobody asks for it again: it has to be called
+				states[i], missed[i] = "blocked", false
+			default:
 				states[i] = "later"
 			}
 		}
@@ -78,6 +83,11 @@ func TestLanes_Property(t *testing.T) {
 				states[i] = "arrived"
 			case states[i] == "arrived", states[i] == "later":
 				try(i)
+			case states[i] == "running" && rapid.Bool().Draw(rt, "due"):
+				if l.begin(at, key(i), uint64(i+1)) {
+					rt.Fatalf("%d begins while it runs", i)
+				}
+				missed[i] = true
 			case states[i] == "running":
 				finish(i, rapid.Bool().Draw(rt, "again"))
 			}
