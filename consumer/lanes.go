@@ -116,7 +116,7 @@ func (l *lanes) begin(at lane, key event.Key, seq uint64) bool {
 	}
 	if turn(l.runs[at], l.order) != i || l.unsure(at, i) {
 		switch r := &l.runs[at][i]; r.state {
-		case later:
+		case later, called:
 			r.state = blocked // it is due, and nobody asks for it again
 		case running:
 			r.missed = true
