@@ -64,10 +64,34 @@ func (d *daemon) startWith(env ...string) {
 	d.run(cmd, "", 0)
 }
 
+// canPretend reports whether this machine lets a process filter its own calls; in
+// CI it always must.
+func canPretend(t *testing.T) bool {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), envConfig+"=/nonexistent", envNoSync+"="+strconv.Itoa(unix.SYS_SYNCFS))
+	out, err := cmd.CombinedOutput() // it ends for the want of a configuration, at the latest
+	if err == nil || !strings.Contains(string(out), "seccomp") {
+		return true
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal(string(out))
+	}
+	t.Logf("NOT TESTED: system calls cannot be filtered: %s", out)
+	return false
+}
+
 // The controls of TestPowerCut_LosesNothingThatWasAnswered: without the queue's
 // group sync answered events are missing after the same cut, and without the claim
 // store's syncs irrevocable effects happen twice.
 func TestPowerCut_WithoutSyncsItLoses(t *testing.T) {
+	if !canPretend(t) {
+		return
+	}
 	all := fmt.Sprintf("%d,%d,%d", unix.SYS_SYNCFS, unix.SYS_FSYNC, unix.SYS_FDATASYNC)
 	for name, c := range map[string]struct {
 		off    string
