@@ -24,7 +24,7 @@ func processStart(pid int) (string, error) {
 // The fields of /proc/PID/stat behind the name; proc(5) counts from 1, and the
 // first one here is its third.
 const (
-	statState = 3 - 3
+	statState = 0 // its third
 	statGroup = 5 - 3
 	statStart = 22 - 3
 )
