@@ -257,12 +257,15 @@ func (l *SideLog) clear() error {
 	if len(l.entries) == 0 || l.file == nil {
 		return nil
 	}
-	if err := errors.Join(l.file.Truncate(0), l.file.Sync()); err != nil {
+	if err := l.file.Truncate(0); err != nil {
 		return fmt.Errorf("empty side log: %w", err)
 	}
 	l.size, l.entries = 0, nil
 	clear(l.runs)
 	l.count.Store(0)
+	if err := l.file.Sync(); err != nil { // a restart may merge them once more, which changes nothing
+		return fmt.Errorf("empty side log: %w", err)
+	}
 	return nil
 }
 
