@@ -57,6 +57,9 @@ func (a *App) status(ctx context.Context) admin.Status {
 	}
 	if bytes, err := a.cfg.QueueBytes(); err == nil {
 		st.Queue.MaxBytes = bytes
+		if q, err := a.queue.State(ctx); err == nil {
+			st.Warnings = append(st.Warnings, a.historyWarnings(q.Bytes, bytes)...)
+		}
 	}
 	if why := a.disk.blocked(); why != "" {
 		st.Warnings = append(st.Warnings, "events are refused: "+why)

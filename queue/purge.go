@@ -108,13 +108,27 @@ type Purged struct {
 	Events uint64 // that are gone
 	Bytes  int64  // that their files had
 	Said   uint64 // events that go once that has been said for long enough
+	More   bool   // what is left is to go at once
+}
+
+// purgeBlocks bounds one Purge: while the server takes blocks away it stores
+// nothing.
+const purgeBlocks = 8
+
+// slice bounds a purge up to the event to. It gives false when it need not.
+func slice(blocks []Block, to uint64) (uint64, bool) {
+	if len(blocks) > purgeBlocks && blocks[purgeBlocks].First < to {
+		return blocks[purgeBlocks].First, true
+	}
+	return to, false
 }
 
 // Purge takes away the blocks that hold nothing but events up to upTo, of those
 // that are durable. The newest block always stays. What goes is said in a file for
 // the time of grace before it goes, so that a copy that is being made of the running
-// directory knows that it may be missing; without grace it goes at once. A crash
-// at any point leaves all of the rest.
+// directory knows that it may be missing; without grace it goes at once. One call
+// takes a few blocks, and says whether there are more. A crash at any point leaves
+// all of the rest.
 func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Purged, error) {
 	q.changing.Lock()
 	defer q.changing.Unlock()
@@ -129,6 +143,10 @@ func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Pu
 	}
 	first, durable := blocks[0].First, q.commit.durable.load()
 	say, to := purgePlan(q.purged, first, boundary(blocks, min(upTo, durable-min(durable, 1))+1), time.Now(), grace)
+	var done Purged
+	if to, done.More = slice(blocks, boundary(blocks, to)); done.More && grace > 0 {
+		say = q.purged // what has been said is not done yet
+	}
 	if say.First != q.purged.First || say.Since != q.purged.Since {
 		say.Incarnation = q.cfg.Incarnation
 		if err := say.write(q.dir); err != nil {
@@ -137,8 +155,7 @@ func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Pu
 		q.purged = say
 		q.cfg.Fault("purge-said")
 	}
-	var done Purged
-	if to = boundary(blocks, to); to > first {
+	if to > first {
 		if err := q.purge(ctx, to); err != nil {
 			return Purged{}, fmt.Errorf("purge events before %d: %w", to, q.closedError(err))
 		}

@@ -165,6 +165,24 @@ func TestPurge_TakesWholeBlocks(t *testing.T) {
 	}
 }
 
+func TestPurge_AFewBlocksAtATime(t *testing.T) {
+	blocks := make([]Block, 20)
+	for i := range blocks {
+		blocks[i].First = uint64(10*i + 1)
+	}
+	for _, c := range []struct {
+		to, want uint64
+		more     bool
+	}{{11, 11, false}, {81, 81, false}, {91, 81, true}, {191, 81, true}, {0, 0, false}} {
+		if got, more := slice(blocks, c.to); got != c.want || more != c.more {
+			t.Errorf("up to %d: %d, %t", c.to, got, more)
+		}
+	}
+	if got, more := slice(blocks[:3], 21); got != 21 || more {
+		t.Errorf("of three: %d, %t", got, more)
+	}
+}
+
 // A consumer that stands before the purge goes on behind it, and what it has not
 // settled behind it still comes.
 func TestPurge_ConsumersGoOn(t *testing.T) {
