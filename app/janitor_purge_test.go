@@ -81,16 +81,26 @@ func TestBelow(t *testing.T) {
 	}
 }
 
+func bigEvent(source, id string, size int) *event.Event {
+	return &event.Event{
+		Source: source, Type: "thing", Identity: event.NewIdentity("", event.KindPlatform, "thing", id),
+		Received: time.Now().UTC(), Origin: event.OriginCallback, ContentType: "application/json", Body: bytes.Repeat([]byte(" "), size),
+	}
+}
+
+// publishBig stores an event that no handler wants.
+func publishBig(t *testing.T, a *App, id string, size int) {
+	t.Helper()
+	if _, err := a.queue.Publish(t.Context(), bigEvent("nobody", id, size)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // megabytes stores events of 900 KiB until the queue is full, and gives the last one.
 func (a *App) megabytes(t *testing.T) (last uint64) {
 	t.Helper()
-	body := bytes.Repeat([]byte(" "), 900<<10)
 	for i := range 100 {
-		ev := &event.Event{
-			Source: "src", Type: "thing", Identity: event.NewIdentity("", event.KindPlatform, "thing", fmt.Sprint("big", i)),
-			Received: time.Now().UTC(), Origin: event.OriginCallback, ContentType: "application/json", Body: body,
-		}
-		seq, err := a.queue.Publish(t.Context(), ev)
+		seq, err := a.queue.Publish(t.Context(), bigEvent("src", fmt.Sprint("big", i), 900<<10))
 		if errors.Is(err, queue.ErrFull) {
 			return last
 		}
@@ -194,15 +204,8 @@ func shortDir(t *testing.T) string {
 func TestPurge_ByAge(t *testing.T) {
 	withJanitor(t, func(a *App, d *daemon, _ *admin.Client) {
 		until(t, "the first run", func() bool { return d.state("a", "e1") == "done" })
-		body := bytes.Repeat([]byte(" "), 900<<10)
 		for i := range 20 {
-			ev := &event.Event{
-				Source: "nobody", Type: "thing", Identity: event.NewIdentity("", event.KindPlatform, "thing", fmt.Sprint("big", i)),
-				Received: time.Now().UTC(), Origin: event.OriginCallback, ContentType: "application/json", Body: body,
-			}
-			if _, err := a.queue.Publish(t.Context(), ev); err != nil {
-				t.Fatal(err)
-			}
+			publishBig(t, a, fmt.Sprint("big", i), 900<<10)
 		}
 		blocks, err := a.queue.Blocks()
 		if err != nil || len(blocks) < 2 {

@@ -21,7 +21,7 @@ func (a *App) backend() admin.Backend {
 	return admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: a.adminSources, Handlers: a.adminHandlers,
 		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,
-		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(), Reload: a.askReload, Output: a.cfg.commands().Output,
+		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(), Reload: a.askReload, Drops: a.drops, Output: a.cfg.commands().Output,
 	}
 }
 

@@ -96,6 +96,9 @@ func (v *verifier) follows(path string, seq uint64, begins bool) error {
 			}
 		}
 		if !begins || seq <= v.last || seq > v.purged.First {
+			if v.last == 0 {
+				return damage(path, "the first event is number %d, and %s does not say so: what was before is missing", seq, purgedName)
+			}
 			return damage(path, "event %d comes after event %d: what was between is missing", seq, v.last)
 		}
 		v.hole, v.first = true, seq
