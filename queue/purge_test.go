@@ -307,8 +307,9 @@ func TestPurge_KilledAtEachPoint(t *testing.T) {
 // Whatever a power cut keeps of the removed files, the next start holds everything
 // from PURGED on, and nothing from before a hole.
 func TestPurge_AnyBlocksMayComeBack(t *testing.T) {
-	for gone := range 1 << 3 {
-		t.Run(fmt.Sprintf("%03b", gone), func(t *testing.T) {
+	for n := range 1 << 4 {
+		gone, isCopy := n%8, n >= 8
+		t.Run(fmt.Sprintf("%03b, copy %t", gone, isCopy), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "queue")
 			q := blockyQueue(t, dir)
 			for i := range 20 { // a fourth block
@@ -328,7 +329,7 @@ func TestPurge_AnyBlocksMayComeBack(t *testing.T) {
 				}
 			}
 			for range 2 {
-				q = open(t, Config{Dir: dir, MaxBytes: smallBlocks, Incarnation: "a", Last: 60})
+				q = open(t, Config{Dir: dir, MaxBytes: smallBlocks, Incarnation: "a", Last: 60, Copy: isCopy})
 				if first, last := kept(t, q); first != want || last != 60 {
 					t.Errorf("kept %d to %d, want from %d", first, last, want)
 				}
@@ -368,7 +369,9 @@ func TestPurge_DamageIsStillFound(t *testing.T) {
 		"PURGED behind the end":  func(dir string) error { return rewrite(dir, purged{First: 61, Incarnation: "a"}) },
 		"the next block is lost": func(dir string) error { return os.Remove(blk(dir, 2)) },
 		"a block between":        func(dir string) error { return os.Remove(blk(dir, 3)) },
-		"the last ones":          func(dir string) error { return errors.Join(os.Remove(blk(dir, 4)), os.Remove(blk(dir, 3)), os.Remove(blk(dir, 2))) },
+		"the last ones": func(dir string) error {
+			return errors.Join(os.Remove(blk(dir, 4)), os.Remove(blk(dir, 3)), os.Remove(blk(dir, 2)))
+		},
 	} {
 		dir := filepath.Join(t.TempDir(), "queue")
 		if err := errors.Join(os.CopyFS(dir, os.DirFS(made)), harm(dir)); err != nil {
@@ -412,4 +415,24 @@ func TestPurge_ACopyKnowsItsOwnBeginning(t *testing.T) {
 	if err := verifyErr(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a block that was lost later: %v", err)
 	}
+}
+
+// FuzzPurged: what is taken for PURGED says the same when it is written again.
+func FuzzPurged(f *testing.F) {
+	b, err := purged{First: 7, Since: 9, Incarnation: "a"}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(purgedHead))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := decodePurged(b)
+		if err != nil {
+			return
+		}
+		again, err := p.encode()
+		if q, derr := decodePurged(again); err != nil || derr != nil || q != p || p.First < 2 {
+			t.Fatalf("%+v, then %+v: %v, %v", p, q, err, derr)
+		}
+	})
 }
