@@ -77,6 +77,9 @@ func TestDiskWatch_SaysOnceWhatChangedAndRestartsOnlyWithSpace(t *testing.T) {
 		looks(3, receiver.StateReady)
 		free = 10
 		looks(3, receiver.StateBlocked)
+		if !strings.HasSuffix(w.blocked(), "; somebody needs event 7") {
+			t.Errorf("refused because: %s", w.blocked())
+		}
 		health = errors.New("ill")
 		looks(20, receiver.StateBlocked)
 		if restarts > 0 {

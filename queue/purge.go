@@ -103,6 +103,16 @@ func purgePlan(said purged, first, target uint64, now time.Time, grace time.Dura
 	return say, to
 }
 
+// nextPurge is purgePlan for a few blocks at a time. More says that some are left
+// that could go at once.
+func nextPurge(said purged, blocks []Block, target uint64, now time.Time, grace time.Duration) (say purged, to uint64, more bool) {
+	say, to = purgePlan(said, blocks[0].First, target, now, grace)
+	if to, more = slice(blocks, boundary(blocks, to)); more && grace > 0 {
+		say = said // what has been said is not done yet
+	}
+	return say, to, more
+}
+
 // Purged is what a Purge has done.
 type Purged struct {
 	Events uint64 // that are gone
@@ -142,11 +152,7 @@ func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Pu
 		return Purged{}, err
 	}
 	first, durable := blocks[0].First, q.commit.durable.load()
-	say, to := purgePlan(q.purged, first, boundary(blocks, min(upTo, durable-min(durable, 1))+1), time.Now(), grace)
-	var done Purged
-	if to, done.More = slice(blocks, boundary(blocks, to)); done.More && grace > 0 {
-		say = q.purged // what has been said is not done yet
-	}
+	say, to, more := nextPurge(q.purged, blocks, boundary(blocks, min(upTo, durable-min(durable, 1))+1), time.Now(), grace)
 	if say.First != q.purged.First || say.Since != q.purged.Since {
 		say.Incarnation = q.cfg.Incarnation
 		if err := say.write(q.dir); err != nil {
@@ -155,6 +161,7 @@ func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Pu
 		q.purged = say
 		q.cfg.Fault("purge-said")
 	}
+	done := Purged{More: more}
 	if to > first {
 		if err := q.purge(ctx, to); err != nil {
 			return Purged{}, fmt.Errorf("purge events before %d: %w", to, q.closedError(err))
