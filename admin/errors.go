@@ -53,6 +53,9 @@ type errorBody struct {
 	Error *Error `json:"error"`
 }
 
+// purgedHint says why an event may be gone.
+const purgedHint = "what is handled goes when it is older than [queue] history, and earlier where the disk is short; idemd janitor report --task purge"
+
 // asError gives err as the API tells it. What is not meant for callers becomes
 // CodeInternal without details.
 func asError(err error) *Error {
@@ -63,7 +66,7 @@ func asError(err error) *Error {
 	case errors.Is(err, dedup.ErrFenced):
 		return &Error{CodeConflict, "the run is no longer in the state that was shown", "look at it again"}
 	case errors.Is(err, queue.ErrMissing):
-		return &Error{CodeNotFound, "the queue no longer holds this event", ""}
+		return &Error{CodeNotFound, "the queue no longer holds this event", purgedHint}
 	case errors.Is(err, dedup.ErrUnavailable), errors.Is(err, queue.ErrUnavailable):
 		return &Error{CodeUnavailable, "the disk does not answer; it is not known whether this was done", "try again; see idemd's log"}
 	case errors.Is(err, dedup.ErrClosed), errors.Is(err, queue.ErrClosed):

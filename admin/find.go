@@ -69,12 +69,37 @@ func (s *Server) find(r *http.Request) (*found, error) {
 		return nil, err
 	}
 	if f == nil {
+		if err := s.purged(r.Context(), word); err != nil {
+			return nil, err
+		}
 		return nil, &Error{
 			CodeNotFound, fmt.Sprintf("no event %q was stored in the last %s", word, shortDuration(since)),
 			"look further back with --since, or give its sequence from idemd events list",
 		}
 	}
 	return f, nil
+}
+
+// purged says of a word that is the sequence of an event that was there once that
+// it is gone; nil of any other.
+func (s *Server) purged(ctx context.Context, word string) error {
+	seq, err := strconv.ParseUint(word, 10, 64)
+	if err != nil || seq == 0 {
+		return nil
+	}
+	return s.stillHeld(ctx, seq)
+}
+
+// stillHeld says of a sequence before the oldest event that its event is gone.
+func (s *Server) stillHeld(ctx context.Context, seq uint64) error {
+	st, err := s.b.Queue.State(ctx)
+	if err != nil {
+		return fmt.Errorf("find event: %w", err)
+	}
+	if seq >= st.FirstSeq {
+		return nil
+	}
+	return &Error{CodeNotFound, fmt.Sprintf("the queue no longer holds event %d: its oldest one is %d", seq, st.FirstSeq), purgedHint}
 }
 
 // siblings finds the other deliveries of m's event.

@@ -94,7 +94,7 @@ func (r *Replays) bounds(ctx context.Context, req *ReplayRequest) (from, to uint
 	case req.Dead:
 		return 0, 0, nil
 	case req.Seq != 0:
-		return req.Seq, req.Seq, nil
+		return req.Seq, req.Seq, r.s.stillHeld(ctx, req.Seq)
 	}
 	if from, err = r.s.b.Queue.SeqAt(ctx, req.Since); err != nil {
 		return 0, 0, err

@@ -60,6 +60,9 @@ func (s *Server) run(rec *dedup.Record) (Run, error) {
 	if rec.State == dedup.Done {
 		v.Outcome = rec.Outcome.String()
 	}
+	if rec.State == dedup.Dead && s.b.Drops != nil {
+		v.Drops = s.b.Drops(rec)
+	}
 	if h, err := s.handler(parts.Handler); err == nil {
 		v.Handler = h.Name
 	}

@@ -61,6 +61,9 @@ type Backend struct {
 
 	Janitor Janitor
 
+	// Drops gives when a dead letter is dropped. nil when it never is.
+	Drops func(rec *dedup.Record) dedup.Time
+
 	// Output gives the end of what the command of a run's last attempt said. nil
 	// where there are no commands.
 	Output func(run string) (string, error)

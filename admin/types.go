@@ -160,6 +160,7 @@ type Run struct {
 	Due         dedup.Time   `json:"due"`
 	Committed   dedup.Time   `json:"committed"` // of one that is settled or a dead letter: since when
 	Expires     dedup.Time   `json:"expires"`
+	Drops       dedup.Time   `json:"drops"` // of a dead letter: when it is dropped, unless somebody decides before
 	Host        string       `json:"host"`
 	Origin      event.Origin `json:"origin"`
 	Seq         uint64       `json:"seq"`    // of the event that it runs

@@ -68,6 +68,7 @@ type App struct {
 	past    past
 	disk    *diskWatch
 	clock   clockWatch
+	history history
 	janitor *janitor.Janitor
 	replays *admin.Replays
 	reloads *reloads

@@ -52,6 +52,8 @@ type ReceiverSection struct {
 type QueueSection struct {
 	MaxBytes Size `toml:"max_bytes"` // 0: see Config.QueueBytes
 	Reserve  Size `toml:"reserve"`   // 0: see Config.ReserveBytes
+
+	History Duration `toml:"history"` // 0: see Config.HistorySum
 }
 
 // WindowsSection is for how long what is remembered. A handler may have its own.

@@ -100,6 +100,31 @@ func (c *Config) sourcesOf(i int) []*SourceConfig {
 	return all
 }
 
+// defaultHistory is [queue] history when nothing asks for more.
+const defaultHistory = Duration(15 * day)
+
+// HistorySum is what [queue] history must be at least.
+type HistorySum struct {
+	ReplayLimit Duration `json:"replay_limit"`
+	Slack       Duration `json:"slack"`
+	Needed      Duration `json:"needed"` // both
+	History     Duration `json:"history"`
+}
+
+// String gives the sum for people.
+func (s HistorySum) String() string {
+	return fmt.Sprintf("%s replay_limit + %s = %s", s.ReplayLimit, s.Slack, s.Needed)
+}
+
+// HistorySum adds up what handled events are kept for. Without [queue] history it
+// is 15 days, or what is needed.
+func (c *Config) HistorySum() HistorySum {
+	s := HistorySum{ReplayLimit: c.Windows.ReplayLimit, Slack: Duration(day), History: c.Queue.History}
+	s.Needed = plus(s.ReplayLimit, s.Slack)
+	setIfZero(&s.History, max(defaultHistory, s.Needed))
+	return s
+}
+
 // windows checks hot, and the sum rule for each cold that there is.
 func (v *validation) windows() {
 	c := v.c

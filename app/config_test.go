@@ -264,3 +264,19 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Without [queue] history there is always enough of it for replays.
+func TestHistorySum(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "14d replay_limit + 1d = 15d, 15d",
+		"[windows]\ncold = \"90d\"\nreplay_limit = \"20d\"\n":                             "20d replay_limit + 1d = 21d, 21d",
+		"[windows]\nreplay_limit = \"2d\"\n":                                              "2d replay_limit + 1d = 3d, 15d",
+		"[queue]\nhistory = \"3d\"\n[windows]\nreplay_limit = \"2d\"\n":                   "2d replay_limit + 1d = 3d, 3d",
+		"[queue]\nhistory = \"400d\"\n[windows]\nreplay_limit = \"2d\"\ncold = \"30d\"\n": "2d replay_limit + 1d = 3d, 400d",
+	} {
+		sum := mustParse(t, "data_dir = \"/d\"\n"+text+"[[source]]\nname = \"s\"\nscheme = \"token\"\ntoken = \"env:T\"\n[[handler]]\nname = \"log\"\nsources = [\"s\"]\nkind = \"log\"\neffect = \"idempotent\"\n").HistorySum()
+		if got := sum.String() + ", " + sum.History.String(); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}

@@ -150,6 +150,10 @@ func (v *validation) process() {
 		v.add("windows.dead_retention", "must be longer than nothing", `write "30d"`)
 	}
 	v.cold("windows.cold", c.Windows.Cold)
+	if sum := c.HistorySum(); c.has("queue.history") && c.Queue.History < sum.Needed && !v.broken("windows.replay_limit") {
+		v.add("queue.history", fmt.Sprintf("%s is shorter than what replays need: %s", c.Queue.History, sum),
+			fmt.Sprintf("write at least %q, or lower replay_limit", sum.Needed))
+	}
 }
 
 // minQueue is the smallest queue that is worth having.

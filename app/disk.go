@@ -32,7 +32,8 @@ type diskWatch struct {
 	health  func() error // of the queue
 	restart func(ctx context.Context) error
 	set     func(receiver.State)
-	opened  func() // events are taken again
+	opened  func()        // events are taken again
+	held    func() string // who keeps stored events from going, "" when nobody does
 
 	last      diskState
 	lastCause string
@@ -77,7 +78,7 @@ func newDiskWatch(a *App) (*diskWatch, error) {
 	return &diskWatch{
 		reserve: reserve, log: a.log.With("component", "disk"),
 		free: func() (int64, error) { return freeBytes(a.cfg.DataDir) },
-		full: full, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
+		full: full, held: a.history.held, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
 		opened: func() {
 			for _, pool := range a.live().pools {
 				pool.Hurry()
@@ -132,7 +133,11 @@ func (w *diskWatch) look(ctx context.Context) {
 	case !block:
 		w.open()
 	case s.short:
-		w.block("space", fmt.Sprintf("%d MiB of the disk are free, less than the reserve of %d MiB", free>>20, w.reserve>>20))
+		why := fmt.Sprintf("%d MiB of the disk are free, less than the reserve of %d MiB", free>>20, w.reserve>>20)
+		if held := w.held(); held != "" {
+			why += "; " + held
+		}
+		w.block("space", why)
 	case s.full:
 		w.block("store", "the disk got full, and what was kept of it for outcomes is in use")
 	default:

@@ -54,7 +54,7 @@ func TestDiskWatch_SaysOnceWhatChangedAndRestartsOnlyWithSpace(t *testing.T) {
 		state, restarts := receiver.StateStarting, 0
 		w := &diskWatch{
 			reserve: 1000, log: slog.New(slog.NewTextHandler(&log, nil)),
-			free: func() (int64, error) { return free, nil }, full: func() bool { return false },
+			free: func() (int64, error) { return free, nil }, full: func() bool { return false }, held: func() string { return "somebody needs event 7" },
 			health: func() error { return health }, set: func(s receiver.State) { state = s }, opened: func() { opened++ },
 			restart: func(context.Context) error {
 				if restarts++; restarts == 1 {
@@ -77,6 +77,9 @@ func TestDiskWatch_SaysOnceWhatChangedAndRestartsOnlyWithSpace(t *testing.T) {
 		looks(3, receiver.StateReady)
 		free = 10
 		looks(3, receiver.StateBlocked)
+		if !strings.HasSuffix(w.blocked(), "; somebody needs event 7") {
+			t.Errorf("refused because: %s", w.blocked())
+		}
 		health = errors.New("ill")
 		looks(20, receiver.StateBlocked)
 		if restarts > 0 {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -25,6 +26,8 @@ const (
 	taskVerify = "verify"
 	taskLedger = "ledger"
 	taskDead   = "dead"
+	taskPurge  = "purge"
+	taskTemp   = "temp"
 )
 
 // newJanitor gives the tasks that keep memory and disk bounded.
@@ -61,6 +64,13 @@ func (a *App) newJanitor() (*janitor.Janitor, error) {
 		}},
 		{Name: taskDead, Every: time.Hour, Step: func(ctx context.Context) (janitor.Done, error) {
 			return a.dropDead(ctx, time.Now())
+		}},
+		{Name: taskPurge, Every: time.Minute, Frees: true, Step: func(ctx context.Context) (janitor.Done, error) {
+			return a.purge(ctx, time.Now())
+		}},
+		{Name: taskTemp, Every: time.Hour, Step: func(ctx context.Context) (janitor.Done, error) {
+			done, err := sweepTemp(ctx, a.cfg.DataDir, time.Now())
+			return done, errors.Join(err, a.cfg.commands().Sweep(time.Now()))
 		}},
 	}
 	a.clock.look(time.Now()) // the first expire comes when it has been watched for long enough

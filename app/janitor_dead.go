@@ -54,6 +54,11 @@ func deadSince(rec *dedup.Record) dedup.Time {
 	return max(rec.Started, rec.FirstSeen)
 }
 
+// drops is when a dead letter is dropped.
+func (a *App) drops(rec *dedup.Record) dedup.Time {
+	return dedup.At(deadSince(rec).Std().Add(a.live().cfg.Windows.DeadRetention.Std()))
+}
+
 // drop settles one dead letter, and only then gives up the copy of its event.
 func (a *App) drop(ctx context.Context, rec *dedup.Record) error {
 	parts, err := event.DecodeKey(rec.Key.Tuple)

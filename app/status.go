@@ -21,7 +21,7 @@ func (a *App) backend() admin.Backend {
 	return admin.Backend{
 		Store: a.store, Queue: a.queue, Sources: a.adminSources, Handlers: a.adminHandlers,
 		Logger: a.log.With("component", "admin"), Replays: a.replays, Status: a.status, Explain: a.explain,
-		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(), Reload: a.askReload, Output: a.cfg.commands().Output,
+		Suppressions: a.suppressions, Windows: a.windows, Janitor: a.janitorBackend(), Reload: a.askReload, Drops: a.drops, Output: a.cfg.commands().Output,
 	}
 }
 
@@ -57,6 +57,9 @@ func (a *App) status(ctx context.Context) admin.Status {
 	}
 	if bytes, err := a.cfg.QueueBytes(); err == nil {
 		st.Queue.MaxBytes = bytes
+		if q, err := a.queue.State(ctx); err == nil {
+			st.Warnings = append(st.Warnings, a.historyWarnings(q.Bytes, bytes)...)
+		}
 	}
 	if why := a.disk.blocked(); why != "" {
 		st.Warnings = append(st.Warnings, "events are refused: "+why)

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		os.Exit(crashChild(dir))
 	}
+	if dir := os.Getenv(purgeChildEnv); dir != "" {
+		os.Exit(purgeChild(dir))
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -39,7 +39,7 @@ type Config struct {
 	Copy           bool               // the directory was copied, perhaps while it ran and across a stop: what that stop noted is not compared, and the server's own index is not used
 	PublishTimeout time.Duration      // DefaultPublishTimeout when zero
 	Logger         *slog.Logger       // slog.Default when nil
-	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park"; nil in production
+	Fault          func(point string) // crash points: "before-sync", "after-sync", "after-park", "purge-said", "purged"; nil in production
 
 	groupSync func(dir *os.File) (func() error, error) // for tests that watch the syncs or let them fail; nil: groupSync
 }
@@ -55,7 +55,8 @@ type Queue struct {
 
 	present  atomic.Pointer[life] // never nil once Open has returned
 	down     atomic.Bool          // between two lives
-	changing sync.Mutex           // held by Restart and Close
+	changing sync.Mutex           // held by Restart, Purge and Close
+	purged   purged               // what PURGED says; under changing
 
 	foreign   atomic.Uint64
 	closing   chan struct{} // closed when Close begins
@@ -103,7 +104,11 @@ func (q *Queue) open(ctx context.Context) error {
 	if err := q.openDir(); err != nil {
 		return err
 	}
-	if err := verify(ctx, q.cfg); err != nil {
+	seen, err := verify(ctx, q.cfg)
+	if err != nil {
+		return err
+	}
+	if err := q.settlePurged(seen); err != nil {
 		return err
 	}
 	if q.cfg.Copy {

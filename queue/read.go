@@ -32,6 +32,7 @@ const (
 type readRequest struct {
 	Seq      uint64 `json:"seq,omitempty"`
 	Last     string `json:"last_by_subj,omitempty"`
+	Next     string `json:"next_by_subj,omitempty"` // the first of this subject, from Seq on
 	Batch    int    `json:"batch,omitempty"`
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }

@@ -23,40 +23,99 @@ func damage(path string, format string, args ...any) error {
 // what it does not like. What is torn at the end of the newest block was never
 // answered for: the server cuts it off. Everything else that is not as it was
 // written wraps ErrDamaged, and nothing is changed.
-func verify(ctx context.Context, cfg Config) error {
-	for _, stream := range []string{streamEvents, streamParked} {
-		blocks, err := blocksOf(cfg.Dir, stream)
-		if err != nil {
-			return err
-		}
-		v := verifier{stream: stream, events: stream == streamEvents}
-		for i, b := range blocks {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := v.block(b, i == len(blocks)-1); err != nil {
-				return err
-			}
-		}
-		if v.events && len(blocks) > 0 && v.last < cfg.Last {
-			return damage(streamDir(cfg.Dir, stream), "the newest event is number %d, but there was a number %d: the end is missing", v.last, cfg.Last)
-		}
+func verify(ctx context.Context, cfg Config) (*verifier, error) {
+	events, err := verifyStream(ctx, cfg, streamEvents)
+	if err != nil {
+		return nil, err
+	}
+	at := streamDir(cfg.Dir, streamEvents)
+	switch {
+	case events.blocks > 0 && events.last < cfg.Last:
+		return nil, damage(at, "the newest event is number %d, but there was a number %d: the end is missing", events.last, cfg.Last)
+	case !cfg.Copy && events.last < events.purged.First: // in a copy it may have been said later
+		return nil, damage(at, "the newest event is number %d, but %s says that number %d was kept: the end is missing", events.last, purgedName, events.purged.First)
+	}
+	if _, err := verifyStream(ctx, cfg, streamParked); err != nil {
+		return nil, err
 	}
 	if cfg.Copy {
-		return nil
+		return events, nil
 	}
-	return compareClosed(cfg.Dir)
+	return events, compareClosed(cfg.Dir)
+}
+
+func verifyStream(ctx context.Context, cfg Config, stream string) (*verifier, error) {
+	v := &verifier{cfg: cfg, stream: stream, events: stream == streamEvents}
+	var err error
+	if v.events {
+		if v.purged, err = readPurged(cfg); err != nil {
+			return nil, err
+		}
+	}
+	blocks, err := blocksOf(cfg.Dir, stream)
+	if err != nil {
+		return nil, err
+	}
+	v.blocks = len(blocks)
+	for i, b := range blocks {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		before := v.last
+		if err := v.block(b, i == len(blocks)-1); err != nil {
+			return nil, err
+		}
+		if v.hole && before > 0 {
+			v.leftover = blocks[:i]
+		}
+	}
+	return v, nil
 }
 
 type verifier struct {
-	stream string
-	events bool   // sequences are consecutive: no event is ever removed
-	last   uint64 // sequence
-	buf    bytes.Buffer
+	cfg      Config
+	stream   string
+	events   bool // sequences are consecutive, but for what was purged
+	purged   purged
+	blocks   int
+	leftover []block // from before a hole that a purge has made
+	first    uint64  // sequence, behind the last such hole
+	last     uint64  // sequence
+	hole     bool    // before the block that was read last
+	buf      bytes.Buffer
+}
+
+// follows notes the sequence of the next record, and whether it may come next: it
+// is consecutive, or begins a block, and what is missing before it may be purged.
+func (v *verifier) follows(path string, seq uint64, begins bool) error {
+	if seq != v.last+1 {
+		if begins && seq > v.purged.First { // of a running queue more may be purged meanwhile
+			var err error
+			if v.purged, err = readPurged(v.cfg); err != nil {
+				return err
+			}
+		}
+		if !begins || seq <= v.last || seq > v.purged.First {
+			if v.last == 0 {
+				return damage(path, "the first event is number %d, and %s does not say so: what was before is missing", seq, purgedName)
+			}
+			return damage(path, "event %d comes after event %d: what was between is missing", seq, v.last)
+		}
+		v.hole, v.first = true, seq
+	}
+	if v.first == 0 {
+		v.first = seq
+	}
+	v.last = seq
+	return nil
 }
 
 func (v *verifier) block(b block, newest bool) error {
+	v.hole = false
 	f, err := os.Open(b.path)
+	if errors.Is(err, fs.ErrNotExist) { // purged meanwhile, or the next one shows the hole
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("read block: %w", err)
 	}
@@ -72,10 +131,9 @@ func (v *verifier) block(b block, newest bool) error {
 			return v.judge(b, r, off, newest)
 		}
 		if v.events && seq&tombstone == 0 {
-			if seq != v.last+1 {
-				return damage(b.path, "event %d comes after event %d: what was between is missing", seq, v.last)
+			if err := v.follows(b.path, seq, off == 0); err != nil {
+				return err
 			}
-			v.last = seq
 		}
 		off += length
 	}
@@ -193,24 +251,34 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 const closedHead = "idemd queue CLOSED version 1 crc32c "
 
 func encodeClosed(c closed) ([]byte, error) {
-	body, err := json.Marshal(c)
+	return seal(closedHead, closedName, c)
+}
+
+// seal gives the text of a file: a line with the checksum of the next one.
+func seal(head, name string, content any) ([]byte, error) {
+	body, err := json.Marshal(content)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", closedName, err)
+		return nil, fmt.Errorf("encode %s: %w", name, err)
 	}
-	return fmt.Appendf(nil, "%s%08x\n%s\n", closedHead, crc32.Checksum(body, castagnoli), body), nil
+	return fmt.Appendf(nil, "%s%08x\n%s\n", head, crc32.Checksum(body, castagnoli), body), nil
+}
+
+// unseal reads what seal writes.
+func unseal(head string, b []byte, content any) error {
+	line, rest, _ := bytes.Cut(b, []byte("\n"))
+	body, whole := bytes.CutSuffix(rest, []byte("\n"))
+	if !whole || string(line) != fmt.Sprintf("%s%08x", head, crc32.Checksum(body, castagnoli)) {
+		return errors.New("it does not hold what was written to it")
+	}
+	if err := json.Unmarshal(body, content); err != nil {
+		return fmt.Errorf("it is not understood: %w", err)
+	}
+	return nil
 }
 
 func decodeClosed(b []byte) (closed, error) {
 	var c closed
-	line, rest, _ := bytes.Cut(b, []byte("\n"))
-	body, whole := bytes.CutSuffix(rest, []byte("\n"))
-	if !whole || string(line) != fmt.Sprintf("%s%08x", closedHead, crc32.Checksum(body, castagnoli)) {
-		return c, errors.New("it does not hold what was written to it")
-	}
-	if err := json.Unmarshal(body, &c); err != nil {
-		return c, fmt.Errorf("it is not understood: %w", err)
-	}
-	return c, nil
+	return c, unseal(closedHead, b, &c)
 }
 
 // writeClosed notes how the stopped server has left its blocks.
@@ -223,19 +291,25 @@ func writeClosed(dir string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, closedName)
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", closedName, err)
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
+	if err := replace(dir, closedName, b); err != nil {
 		return fmt.Errorf("write %s: %w", closedName, err)
 	}
 	return nil
+}
+
+// replace writes a file whose content is durable before it gets its name. That it
+// has it is durable when the directory is.
+func replace(dir, name string, content []byte) error {
+	path := filepath.Join(dir, name)
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	return err
 }
 
 // removeClosed returns when a power cut cannot bring CLOSED back: what is
@@ -254,4 +328,7 @@ func removeClosed(dir *os.File) error {
 // Verify reads every record in the directory of a queue, open or not, and
 // changes nothing. It returns an error that wraps ErrDamaged when one is not
 // what was written.
-func Verify(ctx context.Context, dir string) error { return verify(ctx, Config{Dir: dir}) }
+func Verify(ctx context.Context, dir string) error {
+	_, err := verify(ctx, Config{Dir: dir})
+	return err
+}

@@ -66,7 +66,7 @@ func TestVerify_FindsEveryFlippedBitOfABlock(t *testing.T) {
 	for _, stream := range []string{streamEvents, streamParked} {
 		path := filepath.Join(streamDir(dir, stream), "1.blk")
 		whole := content(t, path)
-		if err := verify(t.Context(), cfg); err != nil || len(whole) == 0 {
+		if err := verifyErr(t.Context(), cfg); err != nil || len(whole) == 0 {
 			t.Fatalf("%s, %d bytes: %v", stream, len(whole), err)
 		}
 		for i := range whole {
@@ -75,7 +75,7 @@ func TestVerify_FindsEveryFlippedBitOfABlock(t *testing.T) {
 			put1(t, path, bad)
 			// The last record's checksum is also known to CLOSED; what is before
 			// must be found by itself.
-			if err := verify(t.Context(), cfg); !errors.Is(err, ErrDamaged) && i < len(whole)-recordSum {
+			if err := verifyErr(t.Context(), cfg); !errors.Is(err, ErrDamaged) && i < len(whole)-recordSum {
 				if stream == streamParked || i >= lastRecord(whole) {
 					continue // a torn tail: see below
 				}
@@ -109,10 +109,10 @@ func TestVerify_TellsATornTailFromDamage(t *testing.T) {
 	last := lastRecord(whole)
 	for cut := last + 1; cut < len(whole); cut++ {
 		put1(t, path, whole[:cut])
-		if err := verify(t.Context(), Config{Dir: dir}); err != nil {
+		if err := verifyErr(t.Context(), Config{Dir: dir}); err != nil {
 			t.Fatalf("cut at %d of %d: %v", cut, len(whole), err)
 		}
-		if err := verify(t.Context(), Config{Dir: dir, Last: 3}); !errors.Is(err, ErrDamaged) {
+		if err := verifyErr(t.Context(), Config{Dir: dir, Last: 3}); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut at %d of %d, event 3 known: %v", cut, len(whole), err)
 		}
 	}
@@ -120,14 +120,14 @@ func TestVerify_TellsATornTailFromDamage(t *testing.T) {
 		bad := slices.Clone(whole)
 		bad[i] ^= 0x10
 		put1(t, path, bad)
-		if err := verify(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrDamaged) {
+		if err := verifyErr(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("byte %d of %d: %v", i, len(whole), err)
 		}
 	}
 	// Sectors that never reached the disk, before one that did.
 	hollow := slices.Concat(whole[:last], make([]byte, 1024), whole[last:])
 	put1(t, path, hollow)
-	if err := verify(t.Context(), Config{Dir: dir}); err != nil {
+	if err := verifyErr(t.Context(), Config{Dir: dir}); err != nil {
 		t.Errorf("a hole: %v", err)
 	}
 }

@@ -34,6 +34,7 @@ type checkResult struct {
 	Findings []app.Finding `json:"findings"`
 
 	Windows []app.WindowSum `json:"windows,omitempty"` // what cold must be, for each handler and source
+	History app.HistorySum  `json:"history,omitzero"`  // what [queue] history must be
 }
 
 func (c *cli) check(ctx context.Context) error {
@@ -52,7 +53,7 @@ func (c *cli) check(ctx context.Context) error {
 	if err != nil {
 		return c.wrongConfig(err)
 	}
-	result.Findings, result.Windows = cfg.Check(ctx), cfg.WindowSums()
+	result.Findings, result.Windows, result.History = cfg.Check(ctx), cfg.WindowSums(), cfg.HistorySum()
 	failed := 0
 	for _, f := range result.Findings {
 		if !f.OK {
@@ -88,6 +89,7 @@ func printCheck(p *printer, cfg *app.Config, result checkResult) {
 		s := &result.Windows[i]
 		p.line("  cold of %s for %s: %s, of %s", s.Handler, s.Source, s, s.Cold)
 	}
+	p.line("  history: %s, of %s", result.History, result.History.History)
 	printFindings(p, result.Findings)
 	if result.OK {
 		p.line("ok")

@@ -63,6 +63,12 @@ func printRuns(p *printer, page admin.Page[admin.Run], what string) {
 		rows = append(rows, []string{
 			r.ID, r.Handler, local(r.FirstSeen.Std()), fmt.Sprint(r.Attempts), reasonText(r), r.EventID, r.PlatformID,
 		})
+		if r.Drops != 0 { // of dead letters, and so of all
+			rows[i+1] = append(rows[i+1], local(r.Drops.Std()))
+		}
+	}
+	if page.Items[0].Drops != 0 {
+		rows[0] = append(rows[0], "DROPPED AT")
 	}
 	p.table(rows...)
 	printNext(p, page.Next)
@@ -111,6 +117,9 @@ func printRun(p *printer, r *admin.Run) {
 		[]string{"sequence", fmt.Sprint(r.Seq)},
 		[]string{"last run on", orDash(r.Host)},
 	)
+	if r.Drops != 0 {
+		p.line("It is dropped at %s, unless somebody decides before.", local(r.Drops.Std()))
+	}
 	if r.Explanation != nil {
 		p.line("%s", plain(r.Explanation.Text))
 	}
