@@ -81,6 +81,34 @@ func (d *disk) cut(image string) {
 	}
 }
 
+// freeze stops the daemon, and returns when it does nothing more: what it did
+// while the disk is copied would be of another moment than the copy.
+func (d *daemon) freeze() {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		d.t.Fatal(err)
+	}
+	tasks := fmt.Sprintf("/proc/%d/task", d.cmd.Process.Pid)
+	until(d.t, "the daemon to stand still", func() bool {
+		threads, err := os.ReadDir(tasks)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		for _, thread := range threads {
+			stat, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "stat"))
+			if err != nil {
+				return false
+			}
+			// T: stopped. D: in a call that ends and is not heard of.
+			_, state, _ := strings.Cut(string(stat), ") ")
+			if state == "" || state[0] != 'T' && state[0] != 'D' {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func cuts(t *testing.T) int {
 	text := os.Getenv(envCuts)
 	if text == "" {
@@ -112,9 +140,7 @@ func TestPowerCut_LosesNothingThatWasAnswered(t *testing.T) {
 	for range cuts(t) {
 		<-time.After(time.Duration(300+rand.IntN(500)) * time.Millisecond)
 		image := filepath.Join(base, "cut")
-		if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		d.freeze()
 		if err := run("cp", "--sparse=always", fs.image, image); err != nil {
 			t.Fatal(err)
 		}
