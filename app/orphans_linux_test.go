@@ -26,6 +26,10 @@ command = ["sh", "-c", "sleep 1000 & echo $$ $! > $1.new; mv $1.new $1; wait", "
 	d.start("", 0)
 	d.mustSend("e1")
 	until(t, "the command", func() bool { _, err := os.Stat(pids); return err == nil })
+	until(t, "its note", func() bool { // a kill before that would leave it unknown
+		notes, err := filepath.Glob(filepath.Join(d.dir, "commands", "*.running"))
+		return err == nil && len(notes) == 1
+	})
 	b, err := os.ReadFile(pids)
 	if err != nil {
 		t.Fatal(err)
