@@ -272,6 +272,11 @@ func TestReplay_OfDeadLetters(t *testing.T) {
 	if rec, _, err := w.store.Get(t.Context(), event.KeyFor(&copyOf, "crm-id")); err != nil || rec.State != dedup.Waiting {
 		t.Errorf("run in the batch %+v, %v", rec, err)
 	}
+	why, err := w.client.Why(t.Context(), other.ID(), "", 0)
+	if err != nil || why.Handlers[0].Run.State != dedup.Dead || len(why.Handlers[0].InBatches) != 1 ||
+		why.Handlers[0].InBatches[0].Batch != batch || why.Handlers[0].InBatches[0].State != dedup.Waiting {
+		t.Errorf("why: %+v, %v", why.Handlers, err)
+	}
 }
 
 // What the replay took up and what failed once more is not its business again, also

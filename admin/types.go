@@ -191,6 +191,8 @@ type HandlerWhy struct {
 	Explanation Explanation  `json:"explanation"`
 	Run         *Run         `json:"run"` // null without a record
 
+	InBatches []Run `json:"in_batches,omitempty"` // its runs in batches, that of the newest batch first
+
 	Suppressions []Suppression `json:"suppressions,omitempty"` // deliveries of it that were not run, oldest first
 }
 

@@ -47,7 +47,34 @@ func (s *Server) handlerWhy(ctx context.Context, h Handler, m queue.Message) (Ha
 		}
 		w.Run = &run
 	}
-	return w, nil
+	w.InBatches, err = s.batchRuns(ctx, h.ID, &m.Event)
+	return w, err
+}
+
+// batchesAsked is in how many of the newest batches a run is looked for.
+const batchesAsked = 100
+
+// batchRuns gives the runs of an event at a handler that were asked for once more.
+func (s *Server) batchRuns(ctx context.Context, handler string, ev *event.Event) ([]Run, error) {
+	var runs []Run
+	batches := s.b.Replays.batches.list()
+	for _, b := range batches[:min(len(batches), batchesAsked)] {
+		again := *ev
+		again.Batch = b.ID
+		rec, found, err := s.b.Store.Get(ctx, event.KeyFor(&again, handler))
+		if err != nil {
+			return nil, fmt.Errorf("get record: %w", err)
+		}
+		if !found {
+			continue
+		}
+		run, err := s.run(&rec)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, run)
+	}
+	return runs, nil
 }
 
 // record gives the record that decided about ev at a handler: that of its own

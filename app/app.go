@@ -64,6 +64,7 @@ type App struct {
 	queue   *queue.Queue
 	ledger  *ledger.Ledger
 	side    *consumer.SideLog
+	orphans int // processes that an earlier idemd had left running, killed at this start
 	past    past
 	disk    *diskWatch
 	clock   clockWatch
@@ -206,6 +207,7 @@ func (a *App) endOrphans(ctx context.Context) {
 	if err = errors.Join(err, commands.Sweep(time.Now())); err != nil {
 		a.log.Warn("commands of an earlier process not dealt with", "error", err)
 	}
+	a.orphans = n
 	if n > 0 {
 		a.log.Warn("commands of an earlier process were still running and are killed", "processes", n)
 	}

@@ -64,10 +64,34 @@ func (d *daemon) startWith(env ...string) {
 	d.run(cmd, "", 0)
 }
 
+// canPretend reports whether this machine lets a process filter its own calls; in
+// CI it always must.
+func canPretend(t *testing.T) bool {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), envConfig+"=/nonexistent", envNoSync+"="+strconv.Itoa(unix.SYS_SYNCFS))
+	out, err := cmd.CombinedOutput() // it ends for the want of a configuration, at the latest
+	if err == nil || !strings.Contains(string(out), "seccomp") {
+		return true
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal(string(out))
+	}
+	t.Logf("NOT TESTED: system calls cannot be filtered: %s", out)
+	return false
+}
+
 // The controls of TestPowerCut_LosesNothingThatWasAnswered: without the queue's
 // group sync answered events are missing after the same cut, and without the claim
 // store's syncs irrevocable effects happen twice.
 func TestPowerCut_WithoutSyncsItLoses(t *testing.T) {
+	if !canPretend(t) {
+		return
+	}
 	all := fmt.Sprintf("%d,%d,%d", unix.SYS_SYNCFS, unix.SYS_FSYNC, unix.SYS_FDATASYNC)
 	for name, c := range map[string]struct {
 		off    string
@@ -80,51 +104,69 @@ func TestPowerCut_WithoutSyncsItLoses(t *testing.T) {
 		"no sync of the queue": {off: fmt.Sprintf("%d", unix.SYS_SYNCFS), events: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSink(t, func(call, int) int { return http.StatusOK })
-			d := newDaemon(t, crashHandlers(s.URL, "irrevocable"))
-			base := filepath.Dir(d.config)
-			fs, ok := newDisk(t, base)
-			if !ok {
-				return
-			}
-			t.Cleanup(d.kill)
-			d.moveTo(fs.mount)
-			d.start("", 0)
-			d.mustSend("before")
-			until(t, "the first run", func() bool { return d.state("irrevocable", "before") == "done" })
-			d.terminate()
-			if err := run("sync", "-f", fs.mount); err != nil {
-				t.Fatal(err)
-			}
+			// What is not synced is not lost for certain: something else may have had
+			// it written just then.
+			tries := 5
 			if c.off == "" {
-				d.start("", 0)
-			} else {
-				d.startWith(envNoSync + "=" + c.off)
+				tries = 1
 			}
-			var ids []string
-			for i := range 20 {
-				ids = append(ids, fmt.Sprint("e", i))
-				d.mustSend(ids[i])
-			}
-			d.settled()
-			image := filepath.Join(base, "cut")
-			if err := run("cp", "--sparse=always", fs.image, image); err != nil {
-				t.Fatal(err)
-			}
-			d.kill()
-			fs.cut(image)
-			d.start("", 0)
-			missing := len(d.missing(ids))
-			d.settled()
-			twice := 0
-			for _, id := range ids {
-				if len(s.seen("irrevocable", id)) > 1 {
-					twice++
+			for range tries {
+				missing, twice, ok := cutWithout(t, c.off)
+				if !ok || c.events && missing > 0 || !c.events && missing == 0 && (twice > 0) == c.twice {
+					return
 				}
+				t.Logf("%d of 20 answered events are missing, %d ran twice", missing, twice)
 			}
-			if (missing > 0) != c.events || (twice > 0) != c.twice && missing == 0 {
-				t.Errorf("%d of 20 answered events are missing, %d ran twice", missing, twice)
-			}
+			t.Error("never as it should be")
 		})
 	}
+}
+
+// cutWithout sends 20 events to a daemon without some system calls, cuts the power
+// when all are done, and gives how many of them are missing afterwards, and how many
+// were run twice. It is false where that cannot be tested.
+func cutWithout(t *testing.T, off string) (missing, twice int, ok bool) {
+	t.Helper()
+	s := newSink(t, func(call, int) int { return http.StatusOK })
+	d := newDaemon(t, crashHandlers(s.URL, "irrevocable"))
+	base := filepath.Dir(d.config)
+	fs, ok := newDisk(t, base)
+	if !ok {
+		return 0, 0, false
+	}
+	t.Cleanup(d.kill)
+	d.moveTo(fs.mount)
+	d.start("", 0)
+	d.mustSend("before")
+	until(t, "the first run", func() bool { return d.state("irrevocable", "before") == "done" })
+	d.terminate()
+	if err := run("sync", "-f", fs.mount); err != nil {
+		t.Fatal(err)
+	}
+	if off == "" {
+		d.start("", 0)
+	} else {
+		d.startWith(envNoSync + "=" + off)
+	}
+	var ids []string
+	for i := range 20 {
+		ids = append(ids, fmt.Sprint("e", i))
+		d.mustSend(ids[i])
+	}
+	d.settled()
+	image := filepath.Join(base, "cut")
+	if err := run("cp", "--sparse=always", fs.image, image); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	fs.cut(image)
+	d.start("", 0)
+	missing = len(d.missing(ids))
+	d.settled()
+	for _, id := range ids {
+		if len(s.seen("irrevocable", id)) > 1 {
+			twice++
+		}
+	}
+	return missing, twice, true
 }

@@ -43,6 +43,10 @@ command = ["sh", "-c", "sleep 1000 & echo $$ $! > $1.new; mv $1.new $1; wait", "
 	if doubt := d.doubtful("cmd"); !doubt["e1"] {
 		t.Errorf("in doubt: %v", doubt)
 	}
+	st, err := d.client().Status(t.Context())
+	if err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "processes killed at this start: 1") {
+		t.Errorf("status warns of %q, %v", st.Warnings, err)
+	}
 	d.terminate()
 	if !strings.Contains(d.stderr.String(), "commands of an earlier process were still running and are killed") {
 		t.Error("the log does not tell")

@@ -78,6 +78,9 @@ func (a *App) status(ctx context.Context) admin.Status {
 	if w := a.sideWarning(); w != "" {
 		st.Warnings = append(st.Warnings, w)
 	}
+	if a.orphans > 0 {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("an earlier idemd had left commands running: processes killed at this start: %d", a.orphans))
+	}
 	for i, pool := range now.pools {
 		snap := pool.Snapshot()
 		h := handlerStatus(&now.specs[i], snap)

@@ -44,6 +44,8 @@ type laneRun struct {
 	key   event.Key
 	seq   uint64
 	state laneState
+
+	missed bool // it was due while it ran: the store has shown it, and does not soon again
 }
 
 // turn says whose turn it is in a lane whose runs are in the order of their events:
@@ -113,8 +115,11 @@ func (l *lanes) begin(at lane, key event.Key, seq uint64) bool {
 		i = l.insert(at, laneRun{key: key, seq: seq, state: blocked})
 	}
 	if turn(l.runs[at], l.order) != i || l.unsure(at, i) {
-		if l.runs[at][i].state == later {
-			l.runs[at][i].state = blocked // it is due, and nobody asks for it again
+		switch r := &l.runs[at][i]; r.state {
+		case later, called:
+			r.state = blocked // it is due, and nobody asks for it again
+		case running:
+			r.missed = true
 		}
 		l.next(at)
 		return false
@@ -137,7 +142,8 @@ func (l *lanes) block(at lane, key event.Key) {
 	l.next(at)
 }
 
-// end ends a turn. A run that comes again keeps its place in the order.
+// end ends a turn. A run that comes again keeps its place in the order; it is
+// called for its next turn if it was due meanwhile.
 func (l *lanes) end(at lane, key event.Key, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,6 +151,8 @@ func (l *lanes) end(at lane, key event.Key, again bool) {
 	switch {
 	case i < 0:
 		return
+	case again && l.runs[at][i].missed:
+		l.runs[at][i].state, l.runs[at][i].missed = blocked, false
 	case again && l.order:
 		l.runs[at][i].state = later
 	default:

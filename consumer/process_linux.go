@@ -24,6 +24,7 @@ func processStart(pid int) (string, error) {
 // The fields of /proc/PID/stat behind the name; proc(5) counts from 1, and the
 // first one here is its third.
 const (
+	statState = 0 // its third
 	statGroup = 5 - 3
 	statStart = 22 - 3
 )
@@ -66,8 +67,8 @@ func killOrphan(ctx context.Context, r command) (killed int, err error) {
 			continue
 		}
 		fields, err := processStat(pid)
-		if err != nil || fields[statGroup] != strconv.Itoa(r.PID) {
-			continue // it has ended meanwhile, or is somebody else's
+		if err != nil || fields[statGroup] != strconv.Itoa(r.PID) || fields[statState] == "Z" {
+			continue // it has ended, or is somebody else's
 		}
 		if pid == r.PID && fields[statStart] != r.Start || pid != r.PID && !hasRun(pid, r.Run) {
 			continue

@@ -50,15 +50,24 @@ func TestLanes_Property(t *testing.T) {
 		const n = 6
 		states := make([]string, n) // "", arrived, blocked, running, later, gone
 		l.passed(n)                 // what comes out of order was given back
+		missed := make([]bool, n)
 		finish := func(i int, again bool) {
 			l.end(at, key(i), again)
-			states[i] = "gone"
-			if again {
+			switch {
+			case !again:
+				states[i] = "gone"
+			case missed[i]: // nobody asks for it again: it has to be called
+				states[i], missed[i] = "blocked", false
+			default:
 				states[i] = "later"
 			}
 		}
-		try := func(i int) {
+		stale := -1 // one that is gone and was shown twice: it has its turn once more, for nothing
+		try := func(i int, delivered bool) {
 			if l.begin(at, key(i), uint64(i+1)) {
+				if stale >= 0 {
+					rt.Fatalf("%d begins beside a stale one", i)
+				}
 				for j := range states {
 					if states[j] == "running" || order && j < i && states[j] != "gone" && states[j] != "" {
 						rt.Fatalf("%d begins while %d is %s", i, j, states[j])
@@ -67,7 +76,22 @@ func TestLanes_Property(t *testing.T) {
 				states[i] = "running"
 			} else {
 				states[i] = "blocked"
-				l.block(at, key(i))
+				if delivered { // else the record waits already
+					l.block(at, key(i))
+				}
+			}
+		}
+		ready := func() {
+			for _, r := range l.takeReady(n) {
+				for j := range states {
+					switch {
+					case key(j) != r.key:
+					case states[j] == "blocked":
+						try(j, false)
+					case states[j] == "gone":
+						l.drop(at, key(j))
+					}
+				}
 			}
 		}
 		step := func() {
@@ -76,38 +100,42 @@ func TestLanes_Property(t *testing.T) {
 			case states[i] == "":
 				l.arrive(at, key(i), uint64(i+1), arrived)
 				states[i] = "arrived"
+			case states[i] == "gone" && stale < 0:
+				if l.begin(at, key(i), uint64(i+1)) {
+					stale = i
+				}
+			case stale >= 0 && rapid.Bool().Draw(rt, "stale"):
+				l.end(at, key(stale), false)
+				stale = -1
 			case states[i] == "arrived", states[i] == "later":
-				try(i)
+				try(i, states[i] == "arrived")
+			case states[i] == "running" && rapid.Bool().Draw(rt, "due"):
+				if l.begin(at, key(i), uint64(i+1)) {
+					rt.Fatalf("%d begins while it runs", i)
+				}
+				missed[i] = true
 			case states[i] == "running":
 				finish(i, rapid.Bool().Draw(rt, "again"))
 			}
-			for _, r := range l.takeReady(n) {
-				for j := range states {
-					if key(j) == r.key && states[j] == "blocked" {
-						try(j)
-					}
-				}
-			}
+			ready()
 		}
 		for range rapid.IntRange(0, 60).Draw(rt, "steps") {
 			step()
+		}
+		if stale >= 0 {
+			l.end(at, key(stale), false)
+			stale = -1
 		}
 		for range 20 * n { // to its end
 			for i := range states {
 				switch states[i] {
 				case "arrived", "later":
-					try(i)
+					try(i, states[i] == "arrived")
 				case "running":
 					finish(i, false)
 				}
 			}
-			for _, r := range l.takeReady(n) {
-				for j := range states {
-					if key(j) == r.key && states[j] == "blocked" {
-						try(j)
-					}
-				}
-			}
+			ready()
 		}
 		for i := range states {
 			if states[i] != "gone" && states[i] != "" {

@@ -101,7 +101,9 @@ func (l *SideLog) load() error {
 	if good == len(b) {
 		return nil
 	}
-	if damaged {
+	if !damaged {
+		l.log.Warn("the end of the side log was not whole and is cut: a crash leaves it like that", "at", good, "bytes", len(b)-good)
+	} else {
 		aside := fmt.Sprintf("%s.damaged-%s", l.path, time.Now().UTC().Format("20060102T150405Z"))
 		if err := os.WriteFile(aside, b, 0o640); err != nil {
 			return err
@@ -127,13 +129,12 @@ func decodeSide(b []byte) (entries []sideEntry, good int, damaged bool) {
 			return entries, good, true
 		}
 		if len(rest) < sideHead+n {
-			return entries, good, false
+			return entries, good, holdsFrame(rest)
 		}
-		payload := rest[sideHead : sideHead+n]
 		var e sideEntry
-		if crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli)) != binary.LittleEndian.Uint32(rest[4:]) ||
-			json.Unmarshal(payload, &e) != nil {
-			return entries, good, len(rest) > sideHead+n // the last frame may be half on the disk
+		if !sumFits(rest, n) || json.Unmarshal(rest[sideHead:sideHead+n], &e) != nil {
+			// The last frame may be half on the disk.
+			return entries, good, len(rest) > sideHead+n || holdsFrame(rest)
 		}
 		if _, err := event.ParseKey(string(e.Tuple)); err != nil {
 			return entries, good, true
@@ -141,6 +142,26 @@ func decodeSide(b []byte) (entries []sideEntry, good int, damaged bool) {
 		entries = append(entries, e)
 		good += sideHead + n
 	}
+}
+
+// holdsFrame tells damage from a torn end, where a length reaches beyond the file:
+// a frame is written when the one before it is on stable storage, so that what a
+// crash leaves is part of one frame and no whole one stands behind its beginning.
+// Rest is no longer than a frame may be.
+func holdsFrame(rest []byte) bool {
+	for at := 1; at+sideHead < len(rest); at++ {
+		b := rest[at:]
+		if n := binary.LittleEndian.Uint32(b); n > 0 && uint64(n) <= uint64(len(b)-sideHead) && sumFits(b, int(n)) {
+			return true
+		}
+	}
+	return false
+}
+
+// sumFits reports whether the n bytes of the frame that b begins with are those
+// that were written.
+func sumFits(b []byte, n int) bool {
+	return crc32.Checksum(b[sideHead:sideHead+n], crc32.MakeTable(crc32.Castagnoli)) == binary.LittleEndian.Uint32(b[4:])
 }
 
 func encodeSide(e *sideEntry) ([]byte, error) {
@@ -236,12 +257,15 @@ func (l *SideLog) clear() error {
 	if len(l.entries) == 0 || l.file == nil {
 		return nil
 	}
-	if err := errors.Join(l.file.Truncate(0), l.file.Sync()); err != nil {
+	if err := l.file.Truncate(0); err != nil {
 		return fmt.Errorf("empty side log: %w", err)
 	}
 	l.size, l.entries = 0, nil
 	clear(l.runs)
 	l.count.Store(0)
+	if err := l.file.Sync(); err != nil { // a restart may merge them once more, which changes nothing
+		return fmt.Errorf("empty side log: %w", err)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -152,6 +153,40 @@ func TestSideLog_Reopen(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whatever bit of a log's first two entries is wrong, nothing of it vanishes unsaid,
+// also where the length is and so reaches beyond the end; and no torn end is damage.
+func TestDecodeSide_TellsDamageFromATornEnd(t *testing.T) {
+	var whole []byte
+	var starts []int
+	for _, id := range []string{"a", "b", "c"} {
+		e := entryOf(id)
+		b, err := encodeSide(&e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts = append(starts, len(whole))
+		whole = append(whole, b...)
+	}
+	last := starts[2]
+	for bit := range 8 * last {
+		b := bytes.Clone(whole)
+		b[bit/8] ^= 1 << (bit % 8)
+		if entries, _, damaged := decodeSide(b); !damaged {
+			t.Errorf("bit %d of byte %d is wrong: %d of 3 entries, and no damage", bit%8, bit/8, len(entries))
+		}
+	}
+	for end := range whole {
+		if entries, good, damaged := decodeSide(whole[:end]); damaged || good > end || end >= last && len(entries) != 2 {
+			t.Errorf("torn at %d: %d entries, damaged %t", end, len(entries), damaged)
+		}
+	}
+	toTheEnd := bytes.Clone(whole)
+	binary.LittleEndian.PutUint32(toTheEnd, uint32(len(whole)-sideHead))
+	if entries, _, damaged := decodeSide(toTheEnd); !damaged {
+		t.Errorf("a length that reaches exactly to the end: %d of 3 entries, and no damage", len(entries))
+	}
 }
 
 func TestMergeOp(t *testing.T) {

@@ -175,7 +175,7 @@ func TestOverload_MemoryOfBodiesIsBounded(t *testing.T) {
 		go func() { answers <- answer(t, begin(t, addr, r, 1<<20, half)) }()
 	}
 	eventually(t, "no large body is refused", func() bool { return rc.Stats()[0].Refused[ReasonReading] > 0 })
-	if got := rc.BodyBytes(); got > MinBodyMemory/4*3 {
+	if got := rc.BodyBytes(); got > MinBodyMemory/4*3+large*firstRead { // first reads may take from the last quarter
 		t.Errorf("large bodies take %d bytes", got)
 	}
 	for range 50 {

@@ -68,6 +68,10 @@ func printWhy(p *printer, why *admin.Why) {
 				p.line("  to run it all the same: idemd events show %d --deliver-anyway --handler %s --reason TEXT", ev.Seq, plain(h.Handler))
 			}
 		}
+		for j := range h.InBatches {
+			r := &h.InBatches[j]
+			p.line("  in batch %s: %s, %s", plain(r.Batch), r.ID, runFacts(r))
+		}
 		printSuppressions(p, h.Suppressions)
 	}
 }

@@ -76,7 +76,7 @@ func parseFilter(b []byte) (filter, error) {
 		length: binary.LittleEndian.Uint32(b[4:]), total: binary.LittleEndian.Uint32(b[8:]),
 		seed: binary.LittleEndian.Uint64(b[16:]), prints: b[filterHead:],
 	}
-	if bits.OnesCount32(f.length) != 1 || f.total == 0 ||
+	if bits.OnesCount32(f.length) != 1 || f.total == 0 || f.total%f.length != 0 || // whole segments, or has reads beyond them
 		uint64(len(f.prints)) != 2*(uint64(f.total)+2*uint64(f.length)) {
 		return filter{}, errFilter
 	}
