@@ -155,11 +155,15 @@ func (q *Queue) Purge(ctx context.Context, upTo uint64, grace time.Duration) (Pu
 	say, to, more := nextPurge(q.purged, blocks, boundary(blocks, min(upTo, durable-min(durable, 1))+1), time.Now(), grace)
 	if say.First != q.purged.First || say.Since != q.purged.Since {
 		say.Incarnation = q.cfg.Incarnation
-		if err := say.write(q.dir); err != nil {
+		err := say.write(q.dir)
+		if err == nil {
+			q.purged = say
+			q.cfg.Fault("purge-said")
+		} else if to = boundary(blocks, min(to, q.purged.First)); to <= first {
 			return Purged{}, err
+		} else { // what was said before a disk got full makes room on it
+			q.log.Warn("no more history can go than was said before", "error", err)
 		}
-		q.purged = say
-		q.cfg.Fault("purge-said")
 	}
 	done := Purged{More: more}
 	if to > first {

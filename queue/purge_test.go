@@ -263,6 +263,37 @@ func TestPurge_KeepsABlockBeforeWhatIsNotDurable(t *testing.T) {
 	}
 }
 
+// On a disk that takes nothing, what was said before can still go.
+func TestPurge_WhereNothingCanBeWritten(t *testing.T) {
+	q := open(t, Config{MaxBytes: smallBlocks, Incarnation: "a", First: true, Logger: logOf(t, "no more history can go")})
+	for i := range 40 {
+		publish(t, q, wideEvent(i))
+	}
+	if err := os.Mkdir(filepath.Join(q.cfg.Dir, purgedName+".tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := q.Purge(t.Context(), 1<<40, 0); err == nil || done != (Purged{}) {
+		t.Errorf("nothing was said: %+v, %v", done, err)
+	}
+	if first, _ := kept(t, q); first != 1 {
+		t.Errorf("kept from %d, though nothing was said", first)
+	}
+	blocks := blocksIn(t, q)
+	if err := os.Remove(filepath.Join(q.cfg.Dir, purgedName+".tmp")); err != nil {
+		t.Fatal(err)
+	}
+	mustPurge(t, q, blocks[1].First-1, time.Hour)
+	if err := os.Mkdir(filepath.Join(q.cfg.Dir, purgedName+".tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if done := mustPurge(t, q, 1<<40, 0); done.Events != blocks[1].First-1 {
+		t.Errorf("%+v", done)
+	}
+	if first, last := kept(t, q); first != blocks[1].First || last != 40 {
+		t.Errorf("kept %d to %d", first, last)
+	}
+}
+
 func TestNextOf(t *testing.T) {
 	q := open(t, Config{})
 	for i, source := range []string{"a", "b", "a", "c", "b"} {
