@@ -47,6 +47,22 @@ const (
 	stopFailed = time.Second
 )
 
+// runUntilStop lets fn work beside everything else until its place in the teardown,
+// which waits for its end.
+func (a *App) runUntilStop(work context.Context, name string, fn func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(work)
+	done := make(chan struct{})
+	a.down.onStop(name, func(context.Context) error {
+		cancel()
+		<-done
+		return nil
+	})
+	a.running.Go(func() {
+		defer close(done)
+		fn(ctx)
+	})
+}
+
 func (a *App) stop() error {
 	patience := stopSlack
 	for _, spec := range a.live().specs {

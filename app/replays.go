@@ -24,15 +24,5 @@ func (a *App) openReplays() (err error) {
 
 // runReplays lets replays go on until the handlers stop.
 func (a *App) runReplays(work context.Context) {
-	ctx, cancel := context.WithCancel(work)
-	done := make(chan struct{})
-	a.down.onStop("replays", func(context.Context) error {
-		cancel()
-		<-done
-		return nil
-	})
-	a.running.Go(func() {
-		defer close(done)
-		a.replays.Run(ctx)
-	})
+	a.runUntilStop(work, "replays", a.replays.Run)
 }

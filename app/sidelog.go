@@ -31,11 +31,7 @@ func (a *App) openSideLog(ctx context.Context) (err error) {
 
 // runSideLog does the same while handlers work, until they have stopped.
 func (a *App) runSideLog(work context.Context) {
-	ctx, cancel := context.WithCancel(work)
-	done := make(chan struct{})
-	a.down.onStop("side log's merge", func(context.Context) error { cancel(); <-done; return nil })
-	a.running.Go(func() {
-		defer close(done)
+	a.runUntilStop(work, "side log's merge", func(ctx context.Context) {
 		tick := time.NewTicker(sideEvery)
 		defer tick.Stop()
 		for {
