@@ -32,8 +32,9 @@ type diskWatch struct {
 	health  func() error // of the queue
 	restart func(ctx context.Context) error
 	set     func(receiver.State)
-	opened  func()        // events are taken again
-	held    func() string // who keeps stored events from going, "" when nobody does
+	refuse  func(why string) // sets StateBlocked; everybody may know why
+	opened  func()           // events are taken again
+	held    func() string    // who keeps stored events from going, "" when nobody does
 
 	last      diskState
 	lastCause string
@@ -78,7 +79,7 @@ func newDiskWatch(a *App) (*diskWatch, error) {
 	return &diskWatch{
 		reserve: reserve, log: a.log.With("component", "disk"),
 		free: func() (int64, error) { return freeBytes(a.cfg.DataDir) },
-		full: full, held: a.history.held, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady,
+		full: full, held: a.history.held, health: a.queue.Health, restart: a.queue.Restart, set: a.recv.SetReady, refuse: a.recv.Block,
 		opened: func() {
 			for _, pool := range a.live().pools {
 				pool.Hurry()
@@ -172,9 +173,22 @@ func (w *diskWatch) open() {
 	w.lastCause = ""
 }
 
+// public gives a cause in words for /readyz, which anybody can ask: no names, no
+// figures.
+func public(cause string) string {
+	switch cause {
+	case "space":
+		return "too little space is free on the disk"
+	case "store":
+		return "the disk got full, and only outcomes of what runs are recorded"
+	default:
+		return "the queue cannot store"
+	}
+}
+
 // block refuses events, and says so once for every cause.
 func (w *diskWatch) block(cause, why string) {
-	w.set(receiver.StateBlocked)
+	w.refuse(public(cause))
 	w.why.Store(&why)
 	if cause != w.lastCause {
 		w.lastCause = cause
@@ -190,10 +204,12 @@ func (w *diskWatch) blocked() string {
 	return ""
 }
 
-// freeBytes is how much of the disk of dir this process may use.
 // startRoom is what a start may write before anything is taken: the next journal,
 // the queue's state, checkpoints.
-const startRoom = 16 << 20
+const (
+	startRoom  = 16 << 20
+	startFiles = 64 // that it may make beside each other
+)
 
 // makeRoom gives a start on a full disk the space that is kept for outcomes. It
 // takes no events and begins nothing then, until there is room again.
@@ -217,17 +233,31 @@ func (a *App) noRoom(err error) error {
 	if a.dir == nil {
 		return err
 	}
-	free, ferr := freeBytes(a.dir.path)
 	full := errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error())
-	if ferr != nil || free >= startRoom || !full {
+	var st unix.Statfs_t
+	if !full || unix.Statfs(a.dir.path, &st) != nil {
 		return err
 	}
-	return &OperatorError{
-		What: "the disk is full, idemd cannot even start on it", Where: a.dir.path, Err: err,
-		Hint: fmt.Sprintf("free at least %s there; nothing is lost", Size(startRoom)),
+	hint := toFree(int64(st.Bavail)*int64(st.Bsize), int64(st.Files), int64(st.Ffree))
+	if hint == "" {
+		return err
 	}
+	return &OperatorError{What: "the disk is full, idemd cannot even start on it", Where: a.dir.path, Err: err, Hint: hint}
 }
 
+// toFree says what a start needs of a disk that has so many bytes and files (of so
+// many in all; 0: it does not count them) left. It is empty when both are enough.
+func toFree(free, files, filesLeft int64) string {
+	switch {
+	case free < startRoom:
+		return fmt.Sprintf("free %d MiB more there; nothing that was answered is lost", (startRoom-free+1<<20-1)>>20)
+	case files > 0 && filesLeft < startFiles:
+		return fmt.Sprintf("it can hold %d more files (df -i), remove some until it can hold %d; nothing that was answered is lost", filesLeft, startFiles)
+	}
+	return ""
+}
+
+// freeBytes is how much of the disk of dir this process may use.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

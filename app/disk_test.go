@@ -55,7 +55,7 @@ func TestDiskWatch_SaysOnceWhatChangedAndRestartsOnlyWithSpace(t *testing.T) {
 		w := &diskWatch{
 			reserve: 1000, log: slog.New(slog.NewTextHandler(&log, nil)),
 			free: func() (int64, error) { return free, nil }, full: func() bool { return false }, held: func() string { return "somebody needs event 7" },
-			health: func() error { return health }, set: func(s receiver.State) { state = s }, opened: func() { opened++ },
+			health: func() error { return health }, set: func(s receiver.State) { state = s }, refuse: func(string) { state = receiver.StateBlocked }, opened: func() { opened++ },
 			restart: func(context.Context) error {
 				if restarts++; restarts == 1 {
 					return errors.New("still ill")

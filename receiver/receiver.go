@@ -79,6 +79,7 @@ type Receiver struct {
 	cfg      Config
 	table    atomic.Pointer[table]
 	state    atomic.Int32
+	blocked  atomic.Pointer[string] // why, for /readyz; nil: nobody said
 	inFlight atomic.Int64
 	reading  atomic.Int64 // bodies
 	bodies   atomic.Int64 // bytes of memory that bodies take
@@ -232,15 +233,32 @@ func (rc *Receiver) NewServer() *http.Server {
 // go on.
 func (rc *Receiver) SetReady(s State) { rc.state.Store(int32(s)) }
 
+// Block is SetReady with StateBlocked. What why says, /readyz tells everybody.
+func (rc *Receiver) Block(why string) {
+	rc.blocked.Store(&why)
+	rc.SetReady(StateBlocked)
+}
+
 // State gives what SetReady last set.
 func (rc *Receiver) State() State { return State(rc.state.Load()) }
 
 func (rc *Receiver) ready(w http.ResponseWriter, _ *http.Request) {
-	if rc.State() != StateReady {
-		writeText(w, http.StatusServiceUnavailable, "not ready\n")
+	var why string
+	switch rc.State() {
+	case StateReady:
+		writeText(w, http.StatusOK, "ok\n")
 		return
+	case StateBlocked:
+		why = "blocked"
+		if said := rc.blocked.Load(); said != nil {
+			why = *said
+		}
+	case StateDraining:
+		why = "stopping"
+	default:
+		why = "starting"
 	}
-	writeText(w, http.StatusOK, "ok\n")
+	writeText(w, http.StatusServiceUnavailable, "not ready: "+why+"\n")
 }
 
 // Stats gives what every source has counted since it was first served, in the

@@ -253,6 +253,16 @@ func TestReceiver_HealthAndReadiness(t *testing.T) {
 			t.Errorf("state %d: health %d, readiness %d", state, healthy, ready)
 		}
 	}
+	for why, set := range map[string]func(){
+		"starting": func() { rc.SetReady(StateStarting) },
+		"stopping": func() { rc.SetReady(StateDraining) },
+		"no room":  func() { rc.Block("no room") },
+	} {
+		set()
+		if w, _ := serve(rc, httptest.NewRequest(http.MethodGet, "/readyz", nil)); w.Body.String() != "not ready: "+why+"\n" {
+			t.Errorf("%s: %q", why, w.Body)
+		}
+	}
 }
 
 func TestReceiver_Routes(t *testing.T) {

@@ -115,3 +115,21 @@ func TestStore_OpensWithoutRoomForItsBallast(t *testing.T) {
 		wantBallast(t, dir, true)
 	})
 }
+
+// It makes the ballast again when there is room, though nobody has asked it for
+// anything since it opened: as long as it has none, no events come.
+func TestStore_MakesItsBallastThoughNobodyAsks(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(root, "dedup")
+		var free atomic.Int64
+		s := openWith(t, Config{Dir: dir, Ballast: testBallast}, &machine{free: func(string) (int64, error) { return free.Load(), nil }})
+		wantBallast(t, dir, false)
+		free.Store(2 * testBallast)
+		time.Sleep(3 * mendEvery)
+		wantBallast(t, dir, true)
+		if s.Full() {
+			t.Error("it is full with a ballast")
+		}
+	})
+}

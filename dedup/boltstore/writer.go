@@ -58,6 +58,9 @@ func (w *writer) run() {
 	var refill <-chan time.Time
 	batch := make([]*request, 0, maxRecords)
 	for {
+		if w.ballast.gone.Load() && refill == nil { // also when nobody ever asks
+			refill = time.After(mendEvery)
+		}
 		select {
 		case r := <-w.s.requests:
 			w.gather()
@@ -83,9 +86,6 @@ func (w *writer) run() {
 			return
 		}
 		clear(batch)
-		if w.ballast.gone.Load() && refill == nil {
-			refill = time.After(mendEvery)
-		}
 		switch {
 		case len(w.pending) == 0 && armed:
 			flush.Stop()
